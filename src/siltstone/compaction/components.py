@@ -1,7 +1,7 @@
 """Composition of one lake: the components that a lake object and a worker process share.
 
-`LakeContext` is what every component needs. `LakeComponents` builds them; both composition roots (`Lake` and the worker
-process) use it. Nothing is read or written until a component is used.
+`LakeContext` holds the inputs of every component. `LakeComponents` builds the components. Both composition roots
+(`Lake` and the worker process) use it. Nothing is read or written until a component is used.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ OnWrite = Callable[[Store, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeContext:
-    """What the components of one lake need."""
+    """Inputs that the components of one lake share."""
 
     layout: Layout
     settings: Settings
@@ -64,7 +64,7 @@ class LakeComponents:
         *,
         on_write: Callable[[LakeContext, Background, DatasetMaintenance], OnWrite] = no_background_squash,
     ) -> None:
-        """Build the components. `on_write` makes the hook that follows commits to changes."""
+        """Build the components. `on_write` builds the hook that is called after commits to changes."""
         settings, clock = context.settings, context.clock
         self.context = context
         self.purge_listeners = PurgeListeners()
@@ -83,7 +83,7 @@ class LakeComponents:
 
     @cached_property
     def leases(self) -> "Leases":
-        """The leases of the lake; one object, because it remembers the rows that it has watched."""
+        """The leases of the lake. All callers share one object, because it remembers the rows that it has watched."""
         from siltstone.coordination.leases import Leases
 
         return Leases(self.context.layout, self.context.settings, self.context.clock)
@@ -108,13 +108,16 @@ class LakeComponents:
         self._background.close()
 
     def _lease_epoch(self) -> int:
-        """Return the epoch of the compactor's lease. A new reader each time: a forked child may not share one."""
+        """Return the epoch of the compactor's lease.
+
+        Use a new reader each time, because a forked child may not share one.
+        """
         from siltstone.coordination.leases import Leases
 
         return Leases(self.context.layout, self.context.settings, self.context.clock).epoch()
 
     def _on_commit(self, table: Table, version: int) -> None:
-        """Checkpoint a table every N commits; of changes also delete the oldest idempotence marks."""
+        """Checkpoint a table every N commits. For `changes`, also delete the oldest idempotence marks."""
         self._tidying.notice(table, version, then=self._delete_marks if table.path.name == CHANGES else None)
 
     def _delete_marks(self, table: Table) -> None:

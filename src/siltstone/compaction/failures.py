@@ -1,8 +1,9 @@
-"""What went wrong with a job, as one of few classes, and what each calls for. Pure.
+"""Classes of job failures, and the reaction to each. Pure.
 
-The *evidence* of a failure is the kind and reason of our error, the words of Java, Spark, Arrow, Rust and the operating system,
-the exit of a process, and our own order to stop. The words of our own messages are never examined. The class decides: *divide*
-(try again with half the files), *leave* (report it; the next cycle plans anew), and whether the worker that met it can go on.
+The *evidence* of a failure is the kind and reason of our error, the text of errors of Java, Spark, Arrow, Rust and the
+operating system, the exit code of a process, and our own order to stop. The text of our own messages is never
+examined. The class decides between *divide* (retry with half the files) and *leave* (report it; the next cycle plans
+again). It also decides whether the worker of the attempt can be reused.
 """
 
 import signal
@@ -15,39 +16,42 @@ from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, ca
 
 
 class Failure(StrEnum):
-    """Why an attempt failed."""
+    """Class of a failed attempt."""
 
     OUT_OF_MEMORY = "out_of_memory"
     KILLED = "killed"
-    """The worker or its JVM was ended by a signal that we did not send: as the system does when memory is short."""
+    """A signal that we did not send ended the worker or its JVM. The system does this when memory is short."""
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"
     DISK_FULL = "disk_full"
     PERMISSION_DENIED = "permission_denied"
     CORRUPT_INPUT = "corrupt_input"
     MISSING_FILE = "missing_file"
-    """A file that a log names is not there."""
+    """A file that a log names is missing."""
     FOREIGN_COMMIT = "foreign_commit"
     """Another program has changed the table."""
     SCHEMA_CHANGED = "schema_changed"
     CONFLICT = "conflict"
-    """Another process was first: plan again."""
+    """Another process committed first. The caller plans again."""
     FENCED = "fenced"
-    """A higher epoch has committed: this compactor must stop."""
+    """A higher epoch has committed. This compactor must stop."""
     GONE = "gone"
     """The dataset was dropped."""
     COMMIT_UNKNOWN = "commit_unknown"
-    """Whether it has landed is not known: recovery looks, and it is not retried."""
+    """It is unknown whether the commit is in the log. Recovery checks the log, and the job is not retried."""
     UNKNOWN = "unknown"
 
     @property
     def splittable(self) -> bool:
-        """True if fewer files at once may succeed. A full disk is not better off with more files on it."""
+        """True if an attempt with fewer files may succeed.
+
+        A full disk gains nothing from a split, which writes more files.
+        """
         return self in _SPLITTABLE
 
     @property
     def discard_worker(self) -> bool:
-        """True if the worker that met it must not be used again."""
+        """True if the worker of the failed attempt must not be used again."""
         return self in _DISCARDED
 
 
@@ -56,19 +60,19 @@ _DISCARDED: Final = _SPLITTABLE | {Failure.CANCELLED, Failure.COMMIT_UNKNOWN, Fa
 
 
 class UnreadableFiles(Corruption):
-    """Inputs of a job that cannot be read; `files` has the reason for each, by its path below the table."""
+    """Inputs of a job that cannot be read. `files` maps each path below the table to its reason."""
 
     def __init__(self, message: str, files: Mapping[str, str]) -> None:
-        """Name them."""
+        """Create the error. `files` maps paths to reasons."""
         super().__init__(message, reason=Reason.DAMAGED_FILE, paths=files)
         self.files = dict(files)
 
 
 class WorkerLost(Unavailable):
-    """The process that did the job is gone: how it ended, and the last lines that it printed."""
+    """The worker process of the job has ended. Holds how it ended, and the last lines that it printed."""
 
     def __init__(self, message: str, *, ended_with: int | None, stderr: str, reason: Reason | None = None) -> None:
-        """Keep what its class is derived from."""
+        """Create the error with the evidence by which it is classified."""
         super().__init__(message, reason=reason)
         self.ended_with = ended_with
         self.stderr = stderr
@@ -76,11 +80,11 @@ class WorkerLost(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureEvidence:
-    """What an attempt left behind.
+    """Evidence of one failed attempt.
 
-    `kind` and `reason` are those of our own error. `text` holds the words of errors that are not ours. `stderr` is what a worker
-    that is gone had printed, also about other things; `exit_code` is how it ended, and `asked` is set if we ended the attempt
-    ourselves.
+    `kind` and `reason` are those of our own error. `text` holds the text of errors that are not ours. `stderr` is the
+    output of a worker that has ended, which may also be about other things. `exit_code` is how the worker ended.
+    `asked` is set if we ended the attempt ourselves.
     """
 
     kind: str = ""
@@ -150,7 +154,10 @@ BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
         ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported", "CANNOT_MERGE_SCHEMAS"),
     ),
 )
-"""Words of errors that are not ours, per class and checked in this order. Out of memory is first: it causes other errors."""
+"""Texts of errors that are not ours, per class, checked in this order.
+
+Out of memory is first, because it causes other errors.
+"""
 
 
 _TOLD_BY_THE_DYING: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
@@ -196,7 +203,7 @@ def evidence_of(error: Exception, *, asked: Failure | None = None) -> FailureEvi
 
 
 def foreign_text(error: BaseException) -> str:
-    """Return the class names and words of an error and its causes, without the errors that Siltstone raised.
+    """Return the class names and texts of an error and its causes, without the errors that Siltstone raised.
 
     >>> foreign_text(Unavailable("Permission denied")), foreign_text(KeyError("rows"))
     ('', "KeyError: 'rows'")
@@ -205,7 +212,9 @@ def foreign_text(error: BaseException) -> str:
 
 
 def names_file(error: BaseException, path: str) -> bool:
-    """True if an error or one of its causes is about a file: ours by their `paths`, those of other programs by their words.
+    """True if an error or one of its causes is about a file.
+
+    Our errors name files in `paths`, errors of other programs in their text.
 
     >>> names_file(Corruption("It is damaged.", paths=["/lake/a/1.parquet"]), "a/1.parquet")
     True
@@ -216,7 +225,7 @@ def names_file(error: BaseException, path: str) -> bool:
 
 
 def exit_text(code: int | None) -> str:
-    """Say how a process ended.
+    """Describe how a process ended.
 
     >>> exit_text(-9), exit_text(3)
     ('was killed by SIGKILL', 'ended with code 3')

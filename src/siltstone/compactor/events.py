@@ -1,4 +1,4 @@
-"""Events of a compactor. Together with those of its cycles (`compaction.events`) they are one stream.
+"""Events of a compactor. Together with those of its cycles (`compaction.execution.events`) they are one stream.
 
 Subscribers are called from several threads.
 """
@@ -66,7 +66,7 @@ class Recovered(CompactorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFailed(CompactorEvent):
-    """A dataset or a record cannot be read, and was not recovered."""
+    """A dataset or a record that cannot be read was not recovered."""
 
     name = "recovery_failed"
     cycle: int
@@ -76,7 +76,7 @@ class RecoveryFailed(CompactorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSkipped(CompactorEvent):
-    """A cycle has left out a dataset that cannot be read."""
+    """A cycle left out a dataset that cannot be read."""
 
     name = "left_out"
     cycle: int
@@ -107,7 +107,7 @@ class CycleCompleted(CompactorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(CompactorEvent):
-    """An error outside of any task."""
+    """An error outside any task."""
 
     name = "trouble"
     error: str
@@ -115,14 +115,14 @@ class Trouble(CompactorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping(CompactorEvent):
-    """The compactor was requested to stop."""
+    """The compactor received a request to stop."""
 
     name = "stopping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupting(CompactorEvent):
-    """A job does not end in time and is interrupted on Spark."""
+    """A job did not end in time, and its Spark work is interrupted."""
 
     name = "interrupting"
 

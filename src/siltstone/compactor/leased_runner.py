@@ -1,8 +1,8 @@
 """Runs cycles and recovery under the epoch of the lease. The schedule is in `scheduler`.
 
-Every commit of a job carries the epoch of the lease under which it was planned. A purge raises a dataset's epoch, so the lease
-may be below it. The lease holder raises its epoch to that of every dataset it is going to plan, *before* it plans. What was
-planned before stays fenced out.
+Every commit of a job carries the epoch of the lease under which the job was planned. A purge raises a dataset's epoch,
+so the lease may be below it. The lease holder raises its epoch to that of every dataset that it plans, *before* it
+plans. Jobs that were planned before stay fenced out.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.report import CycleReport
 
 CHECK_SECONDS: Final = 1.0
-"""Time between two checks of the lease while a cycle runs."""
+"""Seconds between two checks of the lease while a cycle runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleContext:
-    """The number of a cycle, the lease under which it runs, and whether it is to stop."""
+    """Number of a cycle, the lease under which it runs, and whether it must stop."""
 
     number: int
     lease: Lease
@@ -36,7 +36,7 @@ class LeasedRunner:
     """Runs cycles of one lake under its lease."""
 
     def __init__(self, maintenance: MaintenanceService, *, continuous: bool, on_event: "Subscriber") -> None:
-        """Run the cycles of this service; `continuous` is that of `MaintenanceService.run_cycle`."""
+        """Run the cycles of this service. `continuous` is the argument of `MaintenanceService.run_cycle`."""
         self._maintenance = maintenance
         self._continuous = continuous
         self._on_event = on_event
@@ -45,7 +45,7 @@ class LeasedRunner:
         """Recover, plan and run one cycle.
 
         Raises:
-            Fenced: the lease was lost. No further job was begun.
+            Fenced: the lease was lost. No further job began.
         """
         monitor = LeaseMonitor(context.lease, context.stopping, clock=self._maintenance.clock)
         report = self._maintenance.run_cycle(
@@ -67,14 +67,14 @@ class LeasedRunner:
         return report
 
     def recover(self, context: CycleContext) -> "CycleReport":
-        """Recover only; return a report without jobs."""
+        """Recover without a plan. Return a report without jobs."""
         from siltstone.compaction.execution.report import CycleReport
 
         recovery = self._maintenance.recover(epoch=context.lease.epoch)
         return CycleReport(cycle=context.number, results=(), recovery=recovery)
 
     def _raised_epoch(self, names: Sequence[str] | None, lease: Lease) -> int:
-        """Raise the epoch of the lease to that of the datasets, if it is below, and return it."""
+        """Raise the epoch of the lease to that of the datasets, if it is lower. Return the epoch."""
         highest = self._maintenance.highest_epoch(self._maintenance.names() if names is None else names)
         if highest > lease.epoch:
             lease.advance(above=highest - 1)
@@ -85,7 +85,7 @@ class LeaseMonitor:
     """Stops a cycle when the compactor stops or the lease is lost."""
 
     def __init__(self, lease: Lease, stopping: Callable[[], bool], *, clock: Clock) -> None:
-        """Check the lease from now on."""
+        """Monitor this lease from now on."""
         self.lost: Fenced | None = None
         self._lease = lease
         self._is_stopping = stopping
@@ -93,7 +93,7 @@ class LeaseMonitor:
         self._checked_seconds = clock.monotonic_seconds()
 
     def stopping(self) -> bool:
-        """Return true if the cycle is to stop. Checks the lease once a second at most."""
+        """Return true if the cycle must stop. Checks the lease at most once a second."""
         if self.lost is None and not self._is_stopping():
             now = self._clock.monotonic_seconds()
             if now - self._checked_seconds >= CHECK_SECONDS:
@@ -107,4 +107,4 @@ class LeaseMonitor:
         except Fenced as error:
             self.lost = error
         except Exception:  # noqa: BLE001  # an error of the lease table must not end the thread that monitors
-            return  # not readable now: every commit is checked, whatever the lease says
+            return  # not readable now: every commit is checked anyway

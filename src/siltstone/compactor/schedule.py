@@ -1,14 +1,16 @@
-"""The schedule: the tasks of a lake with their crons, and what is due. Pure.
+"""The schedule: the tasks of a lake with their crons, and the tasks that are due. Pure.
 
-A task is settled up to its *anchor*: whatever was due before has run or was given up. It is due at the first time of its cron
-after the anchor, plus a jitter that was drawn for that time. A run moves the anchor to its own beginning, so one run settles
-all times that were missed.
+A task is settled up to its *anchor*: all earlier due times have run or were given up. The task is due at the first
+time of its cron after the anchor, plus a random jitter for that time. A run moves the anchor to its own start, so one
+run settles all missed times.
 
-There is one task for each tier and for each other kind of job. All have the same function, so tasks that are due together are
-planned together: one budget, one order of lanes, and no squash where a fold is due.
+There is one task for each tier and for each other kind of job. All have the same function, so tasks that are due
+together are planned together. They share one budget and one order of lanes, and nothing is squashed where a fold is
+due.
 
-A tier may have another cron in some datasets than in the lake. Each such cron is a task of its own, ``hourly@9 * * * *``, for the
-datasets that have it; the lake's task, ``hourly``, is for the others. A trigger by the name of a tier means both.
+A dataset may have another cron for a tier than the lake. Each such cron is a separate task, ``hourly@9 * * * *``, for
+the datasets that have it. The lake's task, ``hourly``, is for all other datasets. A trigger by the name of a tier runs
+both.
 """
 
 import datetime
@@ -28,18 +30,21 @@ if TYPE_CHECKING:
 AT: Final = "@"
 """Separates the name of a tier from a cron that only some datasets have."""
 KINDS: Final = ("fold", "squash", "events", "cluster", "vacuum")
-"""Kinds of jobs that are not tiers; each has a setting ``<kind>_cron``."""
+"""Kinds of jobs that are not tiers. Each has a setting ``<kind>_cron``."""
 SET_BACK_SECONDS: Final = 60.0
-"""A clock that is set back by less is waited for: a correction of seconds repeats no run."""
+"""Seconds by which a clock may be set back without a reset of the schedule.
+
+A small correction must not repeat a run.
+"""
 
 
 # ---- tasks -------------------------------------------------------------------------------------------------------
 
 
 def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
-    """Return the cron of each task of a lake; None means only when it is triggered.
+    """Return the cron of each task of a lake; None means that the task runs only when it is triggered.
 
-    Where datasets have another cron for a tier than the lake, or have the tier alone, each of these crons has its own task.
+    If datasets have another cron for a tier than the lake, or only they have the tier, each of these crons is a task.
 
     >>> schedule(Settings())["hourly"], schedule(Settings())["weekly"]
     ('5 * * * *', None)
@@ -66,7 +71,7 @@ def tier_of(task: str) -> str:
 
 
 def due_crons(due: Iterable[str], crons: Mapping[str, str | None]) -> dict[str, frozenset[str | None]]:
-    """Return the lanes of tasks that are due, each with the crons by which it is due. Recovery has no lane.
+    """Return the lanes of due tasks, each with the crons by which it is due. Recovery has no lane.
 
     >>> sorted(due_crons(["hourly@9 * * * *"], {"hourly": "5 * * * *", "hourly@9 * * * *": "9 * * * *"})["hourly"])
     ['9 * * * *']
@@ -87,8 +92,8 @@ def scheduled_tasks(
     """Return the tasks of a lake, recovery first.
 
     Args:
-        crons: what `schedule` returns.
-        run: the function of every task; `TaskContext.tasks` names those that are due.
+        crons: the result of `schedule`.
+        run: the function of every task; `TaskContext.tasks` names the due tasks.
         only: names of tiers and kinds of jobs; default: all. Recovery is always included.
 
     Raises:
@@ -117,29 +122,32 @@ def _cron(settings: Settings, name: str) -> str | None:
     return text
 
 
-# ---- what is due ---------------------------------------------------------------------------------------------------
+# ---- due tasks -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When one task is due next; `due_at` is None without a cron."""
+    """Next due time of one task. `due_at` is None without a cron."""
 
     anchor: datetime.datetime
     due_at: datetime.datetime | None
 
 
 def timing(cron: str | None, anchor: datetime.datetime, *, jitter_seconds: float) -> Timing:
-    """Return when a task that is settled up to the anchor is due next."""
+    """Return the next due time of a task that is settled up to the anchor."""
     if cron is None:
         return Timing(anchor=anchor, due_at=None)
     return Timing(anchor=anchor, due_at=next_after(cron, anchor) + datetime.timedelta(seconds=jitter_seconds))
 
 
 def due(timings: Iterable[tuple[str, Timing]], now: datetime.datetime) -> tuple[str, ...]:
-    """Return the names of tasks that are due, in the given order."""
+    """Return the names of due tasks, in the given order."""
     return tuple(name for name, found in timings if found.due_at is not None and found.due_at <= now)
 
 
 def is_set_back(found: Timing, now: datetime.datetime) -> bool:
-    """Return true if the clock was set back behind the anchor, so that the task would wait until it has caught up."""
+    """Return true if the clock was set back behind the anchor.
+
+    The task would otherwise wait until the clock catches up.
+    """
     return found.anchor - now > datetime.timedelta(seconds=SET_BACK_SECONDS)

@@ -1,21 +1,23 @@
 """The scheduler: runs tasks by their cron, one cycle at a time, as long as it holds the lease.
 
-Terms. A *tick* is one check of the lease and the clock. A *cycle* is one run of all tasks that are due at a tick, or that were
-triggered, under one number. Without the lease the scheduler *stands by*.
+Terms. A *tick* is one check of the lease and the clock. A *cycle* is one run of all tasks that are due at a tick, or
+that were triggered, under one number. A *standby* scheduler does not hold the lease.
 
 Flow of a tick:
 
-1. hold the lease: check and renew it. Without one, take it if it is free, else stand by;
-2. choose the tasks: the triggered ones, else those that are due (`schedule`, pure) unless paused;
-3. run each group of tasks; check the lease before each. An error of one group is its result and stops no other one;
-4. record the cycle and pass it to the subscriber.
+1. Check and renew the lease. Without a lease, acquire it if it is free, otherwise stay on standby.
+2. Select the tasks: the triggered ones, otherwise the due ones (`schedule`, pure) unless the schedule is paused.
+3. Run each group of tasks. Check the lease before each. An error of one group is its result, and does not stop other
+   groups.
+4. Record the cycle and pass it to the subscriber.
 
-While a task runs the lease renews itself on a thread of its own. A standby scheduler checks the lease at every tick. It takes
-over within a tick when the holder on this machine dies, and after the lease's time when a holder on another machine is silent.
-What came due within two lease times before the takeover runs again: the holder may have died before it ran.
+While a task runs, a separate thread renews the lease. A standby scheduler checks the lease at every tick. If the
+holder on this machine dies, it takes over within a tick. If a holder on another machine stops renewing, it takes over
+after the lease's lifetime. Tasks that were due within two lifetimes before the takeover run again, because the holder
+may have died before it ran them.
 
-Nothing here is durable. A crash ends the cycle; the steps of its jobs decide what it leaves, and the journal of the lake knows
-which cycles were begun.
+The scheduler has no durable state. A crash ends the cycle. The steps of its jobs decide what the crash leaves, and the
+journal of the lake records which cycles began.
 """
 
 import datetime
@@ -34,11 +36,11 @@ from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason,
 from siltstone.model.roles import check_may_compact
 
 TICK_SECONDS: Final = 1.0
-"""Time between two ticks: cron counts minutes, but a takeover should not wait."""
+"""Seconds between two ticks. A cron has a resolution of minutes, but a takeover should be fast."""
 STOP_SECONDS: Final = 1.0
 HISTORY_CYCLES: Final = 100
 OVERLAP_LEASES: Final = 2
-"""Tasks that came due within this number of lease times before a takeover run again."""
+"""Lease lifetimes before a takeover within which due tasks run again."""
 
 NOT_CHECKED: Final = "it has not checked the lease yet"
 
@@ -47,7 +49,7 @@ Numbers = Callable[[], int]
 
 
 class Scheduler:
-    """Runs tasks by the clock. `tick` does one step; `start` ticks on a thread until `stop`."""
+    """Runs tasks by the clock. `tick` runs one step. `start` ticks on a thread until `stop`."""
 
     def __init__(
         self,
@@ -60,17 +62,18 @@ class Scheduler:
         settled: Mapping[str, datetime.datetime] | None = None,
         on_cycle: OnCycle = lambda _cycle: None,
     ) -> None:
-        """Prepare the tasks; nothing is read or run yet.
+        """Prepare the tasks. Nothing is read or run yet.
 
         Args:
             tasks: the tasks, in the order in which they run.
             leases: the leases of the lake.
-            settings: the role, the lease's time and the jitter.
+            settings: the role, the lease's lifetime and the jitter.
             clock: the source of time.
-            next_cycle: the number of the first cycle; or a function that reserves the number of each cycle, called while the
-                lease is held.
-            settled: when tasks ran last, so that what was missed while no scheduler ran is caught up. Default: now.
-            on_cycle: receives each cycle that has ended. An error it raises is kept as `Status.trouble`.
+            next_cycle: the number of the first cycle; or a function that reserves the number of each cycle, called
+                while the lease is held.
+            settled: the last run of each task, so that due times without a running scheduler are caught up. Default:
+                now.
+            on_cycle: receives each cycle that has ended. An error that it raises is stored as `Status.trouble`.
 
         Raises:
             InvalidRequest: the role may not compact, a cron is not valid, or two tasks have the same name.
@@ -103,11 +106,11 @@ class Scheduler:
     def trigger(self, names: Iterable[str] | None = None) -> int:
         """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
 
-        It begins after a scheduled cycle that is running.
+        The cycle begins after a scheduled cycle that is running.
 
         Raises:
             NotFound: there is no task of that name.
-            Conflict: another triggered cycle has not ended, or this compactor stands by.
+            Conflict: another triggered cycle has not ended, or this compactor is on standby.
             Unavailable: the compactor was stopped.
         """
         tasks = self._chosen(names)
@@ -128,7 +131,7 @@ class Scheduler:
         """Wait until a cycle has ended.
 
         Raises:
-            Unavailable: it has not within that time, or the scheduler was stopped before it began.
+            Unavailable: the cycle did not end within that time, or the scheduler was stopped before the cycle began.
         """
 
         def ended() -> Cycle | None:
@@ -153,11 +156,11 @@ class Scheduler:
             }
 
     def pause(self) -> None:
-        """Begin no further scheduled cycle. A running cycle goes on, and the lease is kept."""
+        """Begin no further scheduled cycle. A running cycle continues, and the scheduler keeps the lease."""
         self._paused = True
 
     def resume(self) -> None:
-        """Resume the schedule: what came due meanwhile runs once."""
+        """Resume the schedule. Tasks that came due meanwhile run once."""
         self._paused = False
         self._wake.set()
 
@@ -206,9 +209,9 @@ class Scheduler:
         self._thread.start()
 
     def stop(self, *, seconds: float = STOP_SECONDS) -> bool:
-        """Run nothing more and release the lease; return whether that is done within the time.
+        """Stop running tasks and release the lease. Return true if that was done within the time.
 
-        A running task sees `TaskContext.stopping`. While it goes on, the lease is kept until it or the process ends.
+        A running task sees `TaskContext.stopping`. The lease is held until the task or the process ends.
         """
         self._stopping.set()
         self._wake.set()
@@ -242,7 +245,7 @@ class Scheduler:
     # ---- one tick ------------------------------------------------------------------------------------------------
 
     def tick(self) -> Cycle | None:
-        """Check the lease and the clock once, and run what is due; return the cycle if one ran."""
+        """Check the lease and the clock once, and run the due tasks. Return the cycle if one ran."""
         with self._ticking:
             if self._stopping.is_set():
                 return None
@@ -264,7 +267,10 @@ class Scheduler:
                 self._timings[name] = self._timing(name, now)
 
     def _stand_by(self, now: datetime.datetime) -> None:
-        """The lease holder runs the tasks; only what it may have missed before a takeover stays due here."""
+        """Move old anchors forward, because the lease holder runs the tasks.
+
+        Only tasks that it may have missed before a takeover stay due.
+        """
         anchor = now - datetime.timedelta(seconds=OVERLAP_LEASES * self._settings.lease_seconds)
         for name, found in self._timings.items():
             if found.anchor < anchor:
@@ -366,7 +372,7 @@ class Scheduler:
     # ---- the lease -----------------------------------------------------------------------------------------------
 
     def _held(self) -> Lease | None:
-        """Return the lease if this process holds it or can take it; else None, and the reason in `_waits_because`."""
+        """Return the lease if this process holds or can acquire it. Otherwise return None and set `_waits_because`."""
         with self._leasing:
             try:
                 lease = self._renewed() or self._taken()
@@ -434,12 +440,12 @@ class Scheduler:
 
 
 def _groups(tasks: tuple[ScheduledTask, ...]) -> list[tuple[ScheduledTask, ...]]:
-    """Return tasks in their order; neighbours that have the same function are one group."""
+    """Return tasks in their order. Neighbours with the same function form one group."""
     return [tuple(group) for _, group in itertools.groupby(tasks, key=lambda task: task.run)]
 
 
 def error_text(error: Exception) -> str:
-    """Return the text of an error; the type comes first unless the error is one of Siltstone's."""
+    """Return the text of an error. The type comes first unless the error is one of Siltstone's."""
     return str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
 
 

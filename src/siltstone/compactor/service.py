@@ -1,14 +1,15 @@
-"""The compactor service: a scheduler with the tasks of a lake, and its state files. What `silt compactor` runs.
+"""The compactor service: a scheduler with the tasks of a lake, and its state files. `silt compactor` runs it.
 
-Two threads. The scheduler's thread (`scheduler`) holds the lease and runs cycles. The monitor thread polls the state files:
+It has two threads. The scheduler's thread (`scheduler`) holds the lease and runs cycles. The monitor thread polls the
+state files:
 
-1. ``paused.json``: nothing runs by the schedule while it exists. It belongs to the lake, so a pause outlives the process;
-2. ``stop.json``: names the lease holder that is to stop;
-3. ``status.json``: rewritten when something has changed.
+1. ``paused.json``: while it exists, no scheduled task runs. It belongs to the lake, so a pause outlives the process.
+2. ``stop.json``: names the lease holder that must stop.
+3. ``status.json``: rewritten when the status has changed.
 
-Each cycle recovers once, before it plans: the previous lease holder may have died.
-The number of a cycle is durable before the cycle begins, and the times of its tasks after it. So numbers rise, and what was
-missed while no compactor ran is caught up once.
+Each cycle recovers once, before it plans, because the previous lease holder may have died. The number of a cycle is
+durable before the cycle begins, and the times of its tasks after it. So numbers rise, and tasks that were missed while
+no compactor ran are caught up once.
 """
 
 import datetime
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.report import CycleReport
 
 MONITOR_SECONDS: Final = 0.25
-"""Time between two polls of the state files."""
+"""Seconds between two polls of the state files."""
 INTERRUPT_SECONDS: Final = 15.0
-"""Time that an interrupted job has to end."""
+"""Seconds that an interrupted job has to end."""
 
 Names = Callable[[], list[str] | None]
 
@@ -62,18 +63,18 @@ class CompactorService:
         interrupt: Callable[[], None] = lambda: None,
         continuous: bool = True,
     ) -> None:
-        """Prepare the tasks; nothing runs yet. Use `Lake.compactor`.
+        """Prepare the tasks. Nothing runs yet. Use `Lake.compactor`.
 
         Args:
             maintenance: plans and runs the cycles.
             names: returns the datasets to maintain, before each cycle; None means all.
             only: tiers and kinds of jobs; None means all.
             on_event: receives every event, from several threads.
-            interrupt: interrupts what runs on Spark now.
-            continuous: false for a single cycle: nothing runs by the schedule, and jobs need no workers.
+            interrupt: interrupts the running Spark work.
+            continuous: false for a single cycle: no scheduled task runs, and jobs need no workers.
 
         Raises:
-            InvalidRequest: the role may not compact, an unknown task, or settings that contradict each other.
+            InvalidRequest: the role may not compact, a task is unknown, or settings contradict each other.
             Corruption: the state files of the lake cannot be read.
         """
         components = maintenance.components
@@ -113,23 +114,23 @@ class CompactorService:
     # ---- start and stop ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run until `stop`, on threads of its own."""
+        """Run until `stop`, on separate threads."""
         self._apply_pause()
         self._scheduler.start()
         self._monitor = threading.Thread(target=self._poll, name="siltstone-compactor-monitor", daemon=True)
         self._monitor.start()
 
     def step(self) -> Cycle | None:
-        """Check the state files and the schedule once, for a caller with its own loop; return the cycle if one ran."""
+        """Check the state files and the schedule once, for a caller with its own loop. Return the cycle if one ran."""
         self.check_files()
         cycle = self._scheduler.tick()
         self.check_files()
         return cycle
 
     def stop(self, *, seconds: float | None = None) -> bool:
-        """Begin nothing more, cancel running jobs, and release the lease. The next lease holder plans the jobs again.
+        """Begin no further job, cancel running jobs, and release the lease. The next lease holder plans the jobs again.
 
-        Returns whether all that was done. If not, the process must end for the lease to be free.
+        Return true if all of that was done. Otherwise only the end of the process releases the lease.
         """
         limit = self._settings.stop_seconds if seconds is None else seconds
         self._on_event(Stopping())
@@ -162,7 +163,7 @@ class CompactorService:
         self.stop()
 
     def wait_for_stop_request(self, seconds: float) -> bool:
-        """Wait that long, or until another process requests a stop (`silt compactor stop`); return whether one did."""
+        """Wait `seconds`, or until another process requests a stop (`silt compactor stop`). Return true if one did."""
         return self._stop_requested.wait(seconds)
 
     # ---- control -------------------------------------------------------------------------------------------------
@@ -170,11 +171,11 @@ class CompactorService:
     def trigger(self, names: Sequence[str] | None = None) -> int:
         """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
 
-        It begins after a scheduled cycle that is running.
+        The cycle begins after a scheduled cycle that is running.
 
         Raises:
             NotFound: there is no task of that name.
-            Conflict: another triggered cycle has not ended, or this compactor stands by.
+            Conflict: another triggered cycle has not ended, or this compactor is on standby.
             Unavailable: the compactor was stopped.
         """
         number = self._scheduler.trigger(None if names is None else self._variants(names))
@@ -182,7 +183,7 @@ class CompactorService:
         return number
 
     def _variants(self, names: Sequence[str]) -> list[str]:
-        """Return tasks by the names of tiers, including those with crons of their own."""
+        """Return the tasks of these tiers, including tasks with dataset-specific crons."""
         tasks = self._scheduler.status().due
         return [*names, *(task for task in tasks if task not in names and tier_of(task) in names)]
 
@@ -190,17 +191,17 @@ class CompactorService:
         """Wait until a cycle has ended.
 
         Raises:
-            Unavailable: it has not within that time, or the compactor was stopped before it began.
+            Unavailable: the cycle did not end within that time, or the compactor was stopped before the cycle began.
         """
         return self._scheduler.wait(number, seconds=seconds)
 
     def pause(self) -> None:
-        """Pause the schedule of all compactors of this lake until a resume; a running cycle goes on."""
+        """Pause the schedule of all compactors of this lake until a resume. A running cycle continues."""
         self._state.pause()
         self._apply_pause()
 
     def resume(self) -> None:
-        """Resume the schedule: what came due meanwhile runs once."""
+        """Resume the schedule. Tasks that came due meanwhile run once."""
         self._state.resume()
         self._apply_pause()
 
@@ -222,7 +223,7 @@ class CompactorService:
         return scheduled_tasks(self._crons, run=self._run, only=self._only)
 
     def _update_schedule(self) -> None:
-        """Apply crons that datasets have changed. An error is left to the cycle, which reports it."""
+        """Apply changed crons of datasets. An error is left to the cycle, which reports it."""
         try:
             crons = self._schedule()
         except SiltstoneError:
@@ -253,7 +254,7 @@ class CompactorService:
         return report
 
     def _report_recovery(self, task: TaskContext, report: "CycleReport") -> None:
-        """Report what could not be recovered: at the first recovery under a lease, and when recovery was due."""
+        """Report recovery problems at the first recovery under a lease, and when recovery was due."""
         holder = task.lease.row.holder
         if RECOVERY in task.tasks or self._recovered != holder:
             for one in report.recovery.problems:
@@ -261,7 +262,7 @@ class CompactorService:
         self._recovered = holder
 
     def _on_cycle_event(self, event: CompactionEvent) -> None:
-        """Pass on the events of cycles that concern jobs; `CycleCompleted` follows when all tasks have ended."""
+        """Pass on the events of cycles that concern jobs. `CycleCompleted` follows when all tasks have ended."""
         match event:
             case CycleBegan(jobs=()) | CycleEnded() | CycleReported():
                 return
@@ -269,7 +270,7 @@ class CompactorService:
                 self._on_event(event)
 
     def _on_cycle(self, cycle: Cycle) -> None:
-        """Record the result of a cycle, and when its tasks ran."""
+        """Record the result of a cycle, and the times of its tasks."""
         summary = cycle.summary()
         if summary["jobs"] or summary["failed"] or summary["cancelled"]:
             self._on_event(CycleCompleted(cycle=cycle))
@@ -347,7 +348,7 @@ class CompactorService:
             self._written = content
 
     def _write_stopped(self) -> None:
-        """Write that this compactor has stopped, unless another one has written its status meanwhile."""
+        """Write that this compactor has stopped, unless another compactor has written its status meanwhile."""
         if not self._written:
             return
         try:
@@ -355,7 +356,7 @@ class CompactorService:
             if status is not None and status.get("holder") == self._written["holder"]:
                 self._files.write(STATUS, {**self._written, "state": str(State.STOPPED), "running_cycle": None})
         except SiltstoneError:
-            return  # the released lease says the same
+            return  # the released lease shows the same
 
     def _settled(self) -> dict[str, datetime.datetime]:
         settled = self._files.cycles().get("settled", {})

@@ -1,4 +1,4 @@
-"""The compactor of a lake as other processes see it: status, pause and stop, through the lease and state files."""
+"""Access of other processes to the compactor of a lake: status, pause and stop, through the lease and state files."""
 
 from typing import Any, Final
 
@@ -10,14 +10,14 @@ from siltstone.model.lease import LeaseRow
 
 POLL_SECONDS: Final = 0.2
 TAKEOVER_SECONDS: Final = 3.0
-"""How long `stop` waits for a standby compactor to take over. A standby polls the lease each second."""
+"""Seconds that `stop` waits for a standby compactor to take over. A standby polls the lease each second."""
 
 
 class CompactorState:
     """The lease and the state files of a lake's compactor."""
 
     def __init__(self, leases: Leases, files: StateFiles, clock: Clock) -> None:
-        """Use these; nothing is read or written yet."""
+        """Use these components. Nothing is read or written yet."""
         self._leases = leases
         self._files = files
         self._clock = clock
@@ -28,7 +28,7 @@ class CompactorState:
             self._files.write(PAUSED, {"since": self._now()})
 
     def resume(self) -> bool:
-        """Resume the schedule; return whether it was paused."""
+        """Resume the schedule. Return true if it was paused."""
         return self._files.remove(PAUSED)
 
     def is_paused(self) -> bool:
@@ -36,9 +36,11 @@ class CompactorState:
         return self._files.read(PAUSED) is not None
 
     def stop(self, *, seconds: float) -> str | None:
-        """Request the lease holder to stop and wait until the lease is free; return the process that takes over, if one does.
+        """Request the lease holder to stop, and wait until the lease is free.
 
-        The request names the holder. A request that a crash left behind stops no other compactor.
+        Return the process that takes over, if any.
+
+        The request names the holder. A request that a crash left behind does not stop another compactor.
 
         Raises:
             NotFound: no compactor holds the lease.
@@ -91,7 +93,7 @@ class CompactorState:
         }
 
     def _successor(self) -> str | None:
-        """Return the process that has taken the lease; None if no process has within `TAKEOVER_SECONDS`."""
+        """Return the process that has acquired the lease; None if no process did within `TAKEOVER_SECONDS`."""
         until = self._clock.monotonic_seconds() + TAKEOVER_SECONDS
         while (row := self._leases.holder(COMPACTOR)) is None and self._clock.monotonic_seconds() < until:
             self._clock.sleep(POLL_SECONDS)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.report import CycleReport
 
 RECOVERY: Final = "recovery"
-"""The task that only recovers. Every other task recovers first, too."""
+"""The task that only recovers. Every other task also recovers first."""
 
 
 class Trigger(StrEnum):
-    """Why a cycle runs."""
+    """Trigger of a cycle."""
 
     SCHEDULE = "schedule"
     MANUAL = "manual"
@@ -25,16 +25,16 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """What a task gets when it runs.
+    """Context of a run.
 
-    `epoch` is that of the lease when the run began; every commit of the run carries it. A long task calls `check` between its
-    steps and polls `stopping`.
+    `epoch` is the epoch of the lease when the run began. Every commit of the run carries it. A long task calls `check`
+    between its steps and polls `stopping`.
     """
 
     cycle: int
     trigger: Trigger
     tasks: tuple[str, ...]
-    """All tasks of this run: those that are due together and have the same function."""
+    """Names of all tasks of this run. They are due together and have the same function."""
     epoch: int
     lease: Lease
     stopping: Callable[[], bool]
@@ -43,7 +43,7 @@ class TaskContext:
         """Check that this process still holds the lease.
 
         Raises:
-            Fenced: another process has taken the lease.
+            Fenced: another process has acquired the lease.
         """
         self.lease.check()
 
@@ -52,17 +52,17 @@ class TaskContext:
 class ScheduledTask:
     """A function with a schedule.
 
-    Neighbouring tasks with the same function that are due together are one run, so that they are planned together.
+    Neighbouring tasks with the same function that are due together form one run, so that they are planned together.
     """
 
     name: str
     run: "Callable[[TaskContext], CycleReport | None]"
     cron: str | None = None
-    """When it is due, in UTC; None means only when it is triggered."""
+    """Cron expression in UTC; None means that the task runs only when it is triggered."""
 
 
 class Outcome(StrEnum):
-    """How one run of a cycle ended."""
+    """Outcome of one run of a cycle."""
 
     DONE = "done"
     FAILED = "failed"
@@ -71,7 +71,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """The result of one run: its report, or the error, or why it did not run."""
+    """Result of one run: its report, its error, or the reason why it did not run."""
 
     tasks: tuple[str, ...]
     outcome: Outcome
@@ -83,24 +83,24 @@ class TaskResult:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs that ran."""
+        """Number of jobs that ran."""
         return len(self.report) if self.report is not None else 0
 
     @property
     def cancelled(self) -> int:
-        """The number of jobs that were cancelled because the compactor stopped."""
+        """Number of jobs that were cancelled because the compactor stopped."""
         return sum(1 for job in self.report or () if job.outcome == "cancelled")
 
     @property
     def failed(self) -> int:
-        """The number of failures: the run itself, its jobs without the cancelled ones, and records it could not recover."""
+        """Number of failures: the run itself, its failed jobs without cancelled ones, and unrecovered records."""
         if self.report is None:
             return int(self.error is not None)
         unrecovered = len(self.report.recovery.problems) if RECOVERY in self.tasks else 0
         return int(self.error is not None) + len(self.report.failed) - self.cancelled + unrecovered
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         report = self.report.to_dict() if self.report is not None else None
         return {
             "tasks": list(self.tasks),
@@ -115,7 +115,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One cycle of the scheduler that has ended."""
+    """A cycle of the scheduler that has ended."""
 
     number: int
     trigger: Trigger
@@ -145,7 +145,7 @@ class Cycle:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; times as ISO text."""
+        """Return the cycle as plain data, with times as ISO text."""
         return {
             "number": self.number,
             "trigger": str(self.trigger),
@@ -158,7 +158,7 @@ class Cycle:
 
 
 class State(StrEnum):
-    """What a scheduler is doing."""
+    """State of a scheduler."""
 
     STANDING_BY = "standing_by"
     WAITING = "waiting"
@@ -169,7 +169,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a scheduler."""
+    """Status of a scheduler."""
 
     state: State
     paused: bool
@@ -180,4 +180,4 @@ class Status:
     cycles: int
     due: dict[str, datetime.datetime | None]
     trouble: str | None
-    """The last error outside of any task: a subscriber that failed, a lease that could not be renewed."""
+    """Text of the last error outside any task: a subscriber that failed, or a lease that could not be renewed."""

@@ -1,8 +1,8 @@
-"""The rows of leases: a Delta table of the lake, one live file for each name. `leases` says what they are for.
+"""The rows of leases: a Delta table of the lake, with one live file for each name. `leases` explains their purpose.
 
-A row is read through the log and remembered with the moment at which it was first seen, so that a holder that falls silent
-can be told from one that renews. A row is written in three steps: a file that no log names, one commit, the deletion of the
-file it replaces. Whatever cannot be read is an error, never a free lease.
+A row is read through the log. It is cached with the time at which it was first seen, to distinguish a silent holder
+from one that renews. A row is written in three steps: a file that no log names yet, one commit, the deletion of the
+replaced file. A row that cannot be read is an error, never a free lease.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from siltstone.spark_tasks.parquet_checksums import open_parquet
 APP_LEASE: Final = "lease/"
 KEPT_ENTRIES: Final = 100
 READ_TRIES: Final = 5
-"""A row can be replaced, and its file deleted, between the reading of the log and of the file."""
+"""Highest number of tries to read a row. Its file can be replaced and deleted after the log was read."""
 _ROW: Final = pa.schema(
     [
         pa.field("epoch", pa.int64(), nullable=False),
@@ -50,7 +50,7 @@ _ROW: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A row as it was read: the file that is its identity, and since when we have seen it."""
+    """A cached row: the file that identifies it, and the monotonic time at which it was first seen."""
 
     path: str
     row: LeaseRow
@@ -58,10 +58,10 @@ class Seen:
 
 
 class LeaseTable:
-    """The rows of one lake's leases."""
+    """The lease rows of one lake."""
 
     def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Remember where the lake is; nothing is read or written yet."""
+        """Set up the table of a lake. Nothing is read or written yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -71,18 +71,18 @@ class LeaseTable:
 
     @property
     def _mutex(self) -> "threading.RLock":
-        """The lock of this object; a forked child is refused."""
+        """The lock of this object. A forked child is refused."""
         fork_safety.check()
         return self._lock
 
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
-        """Commit one row in the place of the one before it.
+        """Commit one row in place of the previous one.
 
-        `allowed` gets the epoch and the live file of each parent the commit is tried on. A crash leaves a file that no log
-        names, or the new row and the old row's file, which no log names any more.
+        `allowed` gets the epoch and the live file of each parent that the commit is tried on. A crash leaves a staged
+        file that no log names, or the new row and the file of the old row, which no log names any more.
 
         Raises:
-            Conflict: it is not allowed any more; nothing was changed.
+            Conflict: the commit is no longer allowed. Nothing was changed.
         """
 
         def check(epoch: int, live: DataFile | None) -> None:
@@ -96,10 +96,10 @@ class LeaseTable:
             removed, version = self._commit(row, file, check)
             reach("lease.after_commit")
             for old in removed:
-                with contextlib.suppress(OSError):  # what is left over is swept by the next one who takes a lease
+                with contextlib.suppress(OSError):  # the next process that acquires a lease sweeps the rest
                     (self._layout.leases / old.path).unlink(missing_ok=True)
         if version % self._settings.checkpoint_interval_commits == 0:
-            try_tidy_log(  # here and now: nobody waits for an acknowledgement
+            try_tidy_log(  # synchronous: no writer waits for an acknowledgement
                 self._layout.leases, retention=self._table.retention, durable=self._settings.durable, clock=self._clock
             )
 
@@ -116,7 +116,7 @@ class LeaseTable:
         return committed.commit.removes, committed.version
 
     def owns(self, row: LeaseRow) -> bool:
-        """Tell whether this holder still has the lease with this epoch, by the newest version of the table."""
+        """Return true if this holder still has the lease with this epoch, by the newest version of the table."""
         app = f"{APP_LEASE}{row.name}"
         try:
             with self.speaking():
@@ -128,7 +128,7 @@ class LeaseTable:
         return is_mine and pinned.transactions.get(app) == row.epoch
 
     def look(self, name: str) -> Seen | None:
-        """Read the row, and remember since when it has been this one."""
+        """Read the row of a lease, and cache the time since which it is unchanged."""
         with self._mutex:
             for _ in range(READ_TRIES):
                 with self.speaking():
@@ -170,18 +170,18 @@ class LeaseTable:
             ) from error
 
     def _is_there(self) -> bool:
-        """Tell whether anybody ever took a lease. Rows without a log are no table that is still to be made."""
+        """Return true if the table exists. Rows without a log are a damage, not a table that is still to be created."""
         rows = self._layout.leases / DATA
         if has_versions(self._layout.leases):
             return True
         if not rows.is_dir() or not any(rows.iterdir()):
             return False
-        if has_versions(self._layout.leases):  # it was made, and a row written, between the two looks
+        if has_versions(self._layout.leases):  # another process created it and wrote a row between the checks
             return True
         raise self._damaged("its log is gone")
 
     def ensure(self) -> None:
-        """Make the table of a lake that has none; of several processes at once one makes it and all go on."""
+        """Create the table if the lake has none. Of several concurrent processes one creates it, and all continue."""
         with self.speaking():
             if self._is_there():
                 return
@@ -202,21 +202,24 @@ class LeaseTable:
         )
 
     def sweep(self) -> None:
-        """Delete rows that crashed holders left and no log names; those of the last minutes may be somebody's next commit."""
+        """Delete files that crashed holders left and no log names.
+
+        Files of the last minutes stay, because a holder may be about to commit them.
+        """
         if self._layout.link_in(self._layout.leases / DATA):
             return
         with contextlib.suppress(OSError, SiltstoneError):
             cut = self._clock.now().timestamp() - self._settings.changes_retention_hours * 3600
             old = [path for path in (self._layout.leases / DATA).iterdir() if path.stat().st_mtime < cut]
             dead = [path for path in old if not is_live(self._layout.work, path.name.split(".")[0])]
-            live = {file.path for file in self._table.pin().files}  # after `dead`: what was committed is named here
+            live = {file.path for file in self._table.pin().files}  # after `dead`: names every committed row
             for path in dead:
                 if f"{DATA}/{path.name}" not in live:
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
-        """Turn what a disk says, and a table that was deleted under us, into errors that say what to do."""
+        """Translate disk errors, and the deletion of the table during use, into errors that name the next step."""
         try:
             yield
         except OSError as error:

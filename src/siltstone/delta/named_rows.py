@@ -1,8 +1,8 @@
 """A Delta table partitioned by name. The live file of a name holds its one row.
 
-A row is replaced in two steps: stage a file that no log names yet, then commit. The commit adds the file, removes the live file
-of the name, and moves the app transaction of the name. Of many writers, the transaction lets exactly one replace a row.
-A crash in between leaves a staged file. The sweep of the table's owner deletes it.
+A row is replaced in two steps: stage a file that no log names yet, then commit. The commit adds the file, removes the
+live file of the name, and updates the app transaction of the name. Of many concurrent writers, the transaction lets
+exactly one replace a row. A crash between the steps leaves a staged file. The sweep of the table's owner deletes it.
 """
 
 import json
@@ -38,14 +38,17 @@ class NamedRowTable(Table):
         entries: int,
         label: str,
     ) -> None:
-        """Remember where the table is. `columns` leaves out the name; the log has at most `entries` between checkpoints."""
+        """Set up the table.
+
+        `columns` leaves out the name. The log has at most `entries` entries between checkpoints.
+        """
         retention = Retention(hours=settings.changes_retention_hours, max_entries=entries)
         super().__init__(path, settings=settings, clock=clock, retention=retention, label=label)
         self._columns = columns
         self._kind = kind
 
     def create_empty(self) -> None:
-        """Create the table; a table that exists is a Conflict."""
+        """Create the table. Raise Conflict if it exists."""
         Table.create(
             self.path,
             pa.schema([pa.field("name", pa.string(), nullable=False), *self._columns]),
@@ -55,14 +58,17 @@ class NamedRowTable(Table):
         )
 
     def live_file(self, files: tuple[DataFile, ...], name: str) -> DataFile | None:
-        """Return the file of a name among the live files of a version."""
+        """Return the live file of a name, from the live files of a version; None if it has none."""
         live = [file for file in files if file.partition["name"] == name]
         if len(live) > 1:
             raise Corruption(f"{self.label}: {name} has {len(live)} rows. Restore the table from a copy.")
         return live[0] if live else None
 
     def stage(self, name: str, row: Mapping[str, Any], *, owner: str) -> DataFile:
-        """Write a row to a file that begins with its owner, by which a sweep finds out whether it is still needed."""
+        """Write a row to a new file.
+
+        Its name begins with the owner, so that a sweep can check whether it is still needed.
+        """
         relative = f"{DATA}/{owner}.parquet"
         path = self.path / relative
         path.parent.mkdir(exist_ok=True)
@@ -73,10 +79,10 @@ class NamedRowTable(Table):
     def replace_row(
         self, file: DataFile, app: str, number: int, *, check: Callable[[int, DataFile | None], None]
     ) -> Committed:
-        """Commit a staged row in place of the live row of its name, and move the app transaction to a number.
+        """Commit a staged row in place of the live row of its name, and set the app transaction to a number.
 
-        `check` gets the number before and the live file for each parent that the commit is tried on. It raises Conflict to
-        stop the commit. The staged file is then deleted.
+        `check` gets the previous number and the live file, for each parent that the commit is tried on. It raises
+        Conflict to stop the commit. The staged file is then deleted.
         """
 
         def build(parent: ParentVersion) -> Commit:

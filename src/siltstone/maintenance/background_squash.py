@@ -17,7 +17,7 @@ CHECK_COMMITS: Final = 8
 
 
 class BackgroundSquash:
-    """Hook that follows commits to changes. It never fails a write: the next commits try again."""
+    """Hook that is called after commits to changes. It never fails a write. After an error the next commits retry."""
 
     def __init__(self, context: LakeContext, background: Background, operations: DatasetMaintenance) -> None:
         """Squash on the thread of `background`, if the role may compact."""
@@ -32,7 +32,7 @@ class BackgroundSquash:
         self._background.start("squash", store.path, lambda: self._squash(store))
 
     def _squash(self, store: Store) -> str | None:
-        """Squash; return the error text instead of raising."""
+        """Squash the changes. Return the error text instead of raising."""
         try:
             self._operations.squash(store, many=self._min_files)
         except (OSError, SiltstoneError, LogChanged, pa.ArrowException) as error:

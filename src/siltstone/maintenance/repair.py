@@ -4,14 +4,14 @@
 |---|---|
 | a folder with a dataset that the registry does not name | register it again |
 | commits of another program on the registry, the leases or the journal | undo them by one commit (`delta.foreign_commits`) |
-| a registered dataset without its folder | drop its name, only on request: the folder may be on a disk that is not mounted |
+| a registered dataset without its folder | drop its name, only on request: its disk may not be mounted |
 | a journal that cannot be queried | rebuild its projection from the log |
 | tables of a dataset that its readers and writers refuse | see `dataset.table_repair` |
-| data files of a dataset that are missing or cannot be read, as a status finds them | none: a backup has them |
+| data files of a dataset that are missing or cannot be read, found by a status | none: restore a backup |
 | a state file of the compactor that cannot be read | delete it: the next cycle writes it again |
 
-Without a registry that can be read no dataset is looked at: repair it, and look again.
-Looking changes nothing. Each repair is one step that can be repeated; a crash leaves the damage or the repaired state.
+If the registry cannot be read, no dataset is checked. Repair the registry first, then check again. A check changes
+nothing. Each repair is one step that can be repeated. A crash leaves the damage or the repaired state.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -36,7 +36,7 @@ from siltstone.model.names import DatasetName
 
 
 class DamageKind(StrEnum):
-    """What can be wrong."""
+    """Kinds of damage."""
 
     UNREGISTERED = "unregistered"
     MISSING = "missing"
@@ -49,23 +49,23 @@ class DamageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One damage: of what, what was found, and what a repair does. Without `repairable` it needs a person."""
+    """One damage: its subject, the finding, and the remedy. Without `repairable` a person must repair it."""
 
     kind: DamageKind
     subject: str
-    """The dataset, the journal, the table of the system, or the file's name."""
+    """Name of the dataset, the journal, the system table or the file."""
     found: str
     remedy: str
     repairable: bool = True
     incarnation: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the damage as plain data."""
         return asdict(self) | {"kind": self.kind.value}
 
 
 def system_tables(layout: Layout, *, settings: Settings, clock: Clock) -> tuple[Table, ...]:
-    """Return the registry, the leases and the journal as tables; nothing is read yet."""
+    """Return the registry, the leases and the journal as tables. Nothing is read yet."""
     return tuple(
         Table(
             path,
@@ -90,7 +90,7 @@ class Repairs:
         state_files: StateFiles,
         system: Iterable[Table],
     ) -> None:
-        """Take the parts of a lake that are looked at, and the tables of its system; nothing is read yet."""
+        """Use these components of a lake, and its system tables. Nothing is read yet."""
         self._system = {f"{SYSTEM}/{table.path.name}": table for table in system}
         self._registry = registry
         self._adoption = adoption
@@ -98,7 +98,7 @@ class Repairs:
         self._state_files = state_files
 
     def damages(self) -> list[Damage]:
-        """List every damage; nothing is changed."""
+        """List every damage. Nothing is changed."""
         system = list(self._refused_system())
         refused = {one.subject for one in system}
         found = [*system]
@@ -115,7 +115,7 @@ class Repairs:
 
         Raises:
             InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
-            Conflict: it cannot be repaired, or is another one by now. Nothing was changed.
+            Conflict: the damage cannot be repaired, or has changed meanwhile. Nothing was changed.
         """
         if not damage.repairable:
             raise Conflict(f"{damage.subject} was not repaired: {damage.remedy}")
@@ -149,7 +149,7 @@ class Repairs:
         self._registry.drop(DatasetName.parse(name))
 
     def _refused_system(self) -> Iterator[Damage]:
-        """List the tables of the system to which another program has committed."""
+        """List the system tables to which another program has committed."""
         for subject, table in self._system.items():
             try:
                 if not has_versions(table.path):
@@ -158,7 +158,7 @@ class Repairs:
             except Corruption as error:
                 with suppress(Conflict):
                     one = table_repair.foreign_damage(table, str(error))
-                    if one.repairable or subject != JOURNAL:  # a journal has another way out
+                    if one.repairable or subject != JOURNAL:  # `_broken_journal` reports the journal
                         yield Damage(
                             kind=DamageKind.SYSTEM,
                             subject=subject,
@@ -167,7 +167,7 @@ class Repairs:
                             repairable=one.repairable,
                         )
             except (SiltstoneError, OSError):
-                continue  # out of reach now, which is no damage
+                continue  # unavailable now, which is not a damage
 
     def _unregistered(self) -> Iterator[Damage]:
         for one in self._adoption.found():
@@ -205,7 +205,7 @@ class Repairs:
                     )
 
     def _lost_files(self, *, but: Collection[str]) -> Iterator[Damage]:
-        """List the datasets with damaged or missing data files; those in `but` are known to be damaged as a whole."""
+        """List the datasets with damaged or missing data files, except those in `but`, which are damaged as a whole."""
         for row in self._registry.all():
             with suppress(Gone, NotFound, Unavailable, InvalidRequest):
                 if str(row.name) in but or self._registry.broken(row) is not None:
@@ -231,7 +231,7 @@ class Repairs:
             yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy, repairable=False)
             return
         except SiltstoneError:
-            return  # out of reach now, which is no damage
+            return  # unavailable now, which is not a damage
         if log is None:
             return
         try:

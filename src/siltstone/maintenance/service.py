@@ -1,7 +1,8 @@
 """Plans, runs, journals and recovers the compaction cycles of one lake. The schedule and the lease are in `compactor`.
 
-A cycle: recover what crashed processes left, plan, run the jobs, write the journal, report. Cycles need no lease. The commit
-check of each table protects the data; an epoch fences out jobs that were planned under an older lease.
+A cycle recovers what crashed processes left, plans, runs the jobs, writes the journal, and reports. Cycles need no
+lease. The commit check of each table protects the data. An epoch fences out jobs that were planned under an older
+lease.
 """
 
 import os
@@ -36,30 +37,33 @@ if TYPE_CHECKING:
     from siltstone.model.tiers import Tier
 
 Crons = Mapping[str, frozenset[str | None]]
-"""For each tier, the crons by which it is due."""
+"""Crons by which each tier is due, by tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a cycle plans."""
+    """Selection of the jobs that a cycle plans."""
 
     names: Sequence[str] | None = None
-    """The datasets; None means all."""
+    """Names of the datasets; None means all."""
     only: Sequence[str] | None = None
     """Kinds of jobs and names of tiers; None means all."""
     force: bool = False
-    """Also plan what is below its thresholds or too young."""
+    """True to also plan jobs below their thresholds or minimum ages."""
     crons: Crons | None = None
-    """For each tier, the crons by which it is due. A dataset where the tier has another cron is left out."""
+    """Crons by which each tier is due. A dataset with another cron for the tier is left out."""
     known_tiers: frozenset[str] = frozenset()
     """Tiers that `only` may name although no dataset has them now."""
 
 
 class MaintenanceService:
-    """The compaction cycles of one lake. Keep one for the life of a process: it remembers when it swept files."""
+    """Runs the compaction cycles of one lake.
+
+    Use one object per process, because it remembers the time of its last sweep.
+    """
 
     def __init__(self, components: LakeComponents) -> None:
-        """Use these components; nothing is read or written yet."""
+        """Use these components. Nothing is read or written yet."""
         self.components = components
         self.settings = components.context.settings
         self.clock = components.context.clock
@@ -69,7 +73,10 @@ class MaintenanceService:
         self._pool: WorkerPool | None = None
 
     def subscribe(self, subscriber: "Subscriber") -> None:
-        """Pass every event of later cycles to a subscriber, after the journal. An error it raises reaches the caller."""
+        """Pass every event of later cycles to a subscriber, after the journal.
+
+        An error of the subscriber reaches the caller.
+        """
         self._subscribers.append(subscriber)
 
     def names(self) -> list[str]:
@@ -79,7 +86,7 @@ class MaintenanceService:
     # ---- planning ------------------------------------------------------------------------------------------------
 
     def plan(self, selection: Selection, *, cycle: int | None = None) -> "Plan":
-        """Return the jobs that a cycle would run now, and what it would leave out and why; see `Lake.plan`."""
+        """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""
         coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
         return self._plan(selection, cycle=number, unfinished=self.recovery.look().running)
@@ -91,7 +98,7 @@ class MaintenanceService:
         from siltstone.dataset.tiers import due_tiers
         from siltstone.model.tiers import tiers_from_text
 
-        tiers = tiers_from_text(self.settings.tiers)  # contradictions are refused, also in a lake without a log
+        tiers = tiers_from_text(self.settings.tiers)  # refuse contradictory tiers, even in a lake without a log
         names, only = selection.names, selection.only
         rows = (
             self._registry.all() if names is None else [self._registry.find(DatasetName.parse(name)) for name in names]
@@ -104,19 +111,19 @@ class MaintenanceService:
             skip_damaged=names is None,
         )
         examined = {table.name for table in tables} | unreadable.keys()
-        for row in rows:  # a dataset that was dropped meanwhile is no failure; one whose folder is missing is
+        for row in rows:  # a dropped dataset is not a failure, a missing folder is
             if str(row.name) not in examined and (error := self._registry.broken(row)):
                 unreadable[str(row.name)] = str(error)
         if names is None and (events := event_log_state(self._layout, settings=self.settings, clock=self.clock)):
             tables.append(events)
         present = {tier.name for table in tables for tier in table.tiers}
         absent = ({tier.name for tier in tiers} | selection.known_tiers) - present - frozenset(JobKind)
-        requested = None if only is None else frozenset(only) - absent  # a tier of no dataset here has no jobs
+        requested = None if only is None else frozenset(only) - absent  # a tier that no dataset has here has no jobs
         inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=requested, force=selection.force)
         return replace(plan(inputs, self.settings, self.clock.now()), unreadable=unreadable)
 
     def dataset_tiers(self) -> "list[Tier]":
-        """Return the tiers of all logs. A log that cannot be read is left out; its cycle reports it."""
+        """Return the tiers of all logs. A log that cannot be read is left out, and its cycle reports it."""
         from siltstone.dataset.tiers import dataset_tiers
 
         found: list[Tier] = []
@@ -127,7 +134,7 @@ class MaintenanceService:
         return found
 
     def highest_epoch(self, names: Sequence[str]) -> int:
-        """Return the highest epoch that has committed to any of these datasets; unreadable ones are left out."""
+        """Return the highest epoch that has committed to any of these datasets. Unreadable datasets are left out."""
         highest = 0
         for name in names:
             with suppress(SiltstoneError, LogChanged):
@@ -149,10 +156,10 @@ class MaintenanceService:
         """Recover, plan and run one cycle; see `Lake.run_cycle`.
 
         Args:
-            selection: what the cycle plans.
+            selection: the selection of jobs to plan.
             cycle: a number that was reserved for this cycle; default: reserve the next one.
             epoch: the epoch of the lease. Without a lease each job has the epoch of its dataset.
-            continuous: true for a process that runs cycles for long: its jobs run in workers by default.
+            continuous: true for a long-running process: its jobs run in workers by default.
             subscribers: receive the events of this cycle, after those of `subscribe`.
             stopping: once it returns true, no further job begins.
         """
@@ -176,9 +183,10 @@ class MaintenanceService:
         subscribers: "Sequence[Subscriber]" = (),
         stopping: Callable[[], bool] = lambda: False,
     ) -> "CycleReport":
-        """Run a request in this process, as a cycle of its own, without the lease.
+        """Run a request in this process, as a separate cycle, without the lease.
 
-        A single operation writes the journal and does not read it. A damaged journal prevents no purge; `trouble` reports it.
+        A single operation writes the journal and does not read it. A damaged journal prevents no purge, and `trouble`
+        reports it.
 
         Raises:
             InvalidRequest: see `request_plan`; or the role may not compact. Nothing was changed.
@@ -194,13 +202,13 @@ class MaintenanceService:
             self._check_no_cycle_runs()
             selection = Selection(names=request.names, only=request.only, force=request.force)
             return self.run_cycle(selection, subscribers=subscribers, stopping=stopping)
-        self.request_plan(request)  # a refused request uses up no number
+        self.request_plan(request)  # a refused request must not use up a number
         trigger = f"requested by process {os.getpid()} on {socket.gethostname()}"
         plan = self.request_plan(request, cycle=self.next_cycle(), trigger=trigger)
         return self.run_plan(plan, subscribers=subscribers, stopping=stopping)
 
     def request_plan(self, request: "CompactionRequest", *, cycle: int = 0, trigger: str = "") -> "Plan":
-        """Return the jobs of a request for a single operation; see `compaction.asked`."""
+        """Return the jobs of a request for a single operation; see `compaction.planning.manual`."""
         from siltstone.compaction.planning.manual import request_plan
 
         names = self.names() if request.names is None else request.names
@@ -218,7 +226,7 @@ class MaintenanceService:
         stopping: Callable[[], bool] = lambda: False,
         recovery: "RecoveryReport | None" = None,
     ) -> "CycleReport":
-        """Run the jobs of a plan and write the journal; `recovery` is what was recovered before."""
+        """Run the jobs of a plan and write the journal. `recovery` is the report of the recovery before it."""
         from siltstone.compaction.execution.cycle_runner import run_cycle
         from siltstone.compaction.execution.events import CycleReported
         from siltstone.compaction.execution.report import CycleReport
@@ -249,7 +257,9 @@ class MaintenanceService:
         return report
 
     def _check_no_cycle_runs(self) -> None:
-        """Refuse a second cycle. Two cycles that begin at the same moment are safe: the commit check refuses the later jobs.
+        """Refuse a second cycle.
+
+        Two cycles that begin at the same moment are safe, because the commit check refuses the later jobs.
 
         Raises:
             Conflict: a live process runs a cycle.
@@ -267,7 +277,7 @@ class MaintenanceService:
                 )
 
     def next_cycle(self) -> int:
-        """Reserve the number of the next cycle, also where the journal cannot be read."""
+        """Reserve the number of the next cycle, even if the journal cannot be read."""
         try:
             number = self.journal.next_cycle()
         except SiltstoneError:
@@ -275,7 +285,7 @@ class MaintenanceService:
         return self.components.state_files.next_cycle(at_least=number)
 
     def runner(self, *, continuous: bool = False) -> "InlineRunner | WorkerPool":
-        """Return the runner that the setting `jobs` selects. Workers are kept warm for later jobs."""
+        """Return the runner that the setting `jobs` selects. Workers stay warm for later jobs."""
         from siltstone.compaction.execution.job import InlineRunner
         from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
 
@@ -289,7 +299,10 @@ class MaintenanceService:
         return self._pool
 
     def job_place(self, *, continuous: bool) -> JobPlace:
-        """Return where jobs run. ``auto`` means workers for a continuous process, unless its Spark was chosen."""
+        """Return where jobs run.
+
+        ``auto`` means workers in a continuous process without a given session or `spark_remote`.
+        """
         if self.settings.jobs is not JobPlace.AUTO:
             return self.settings.jobs
         chosen = self.components.context.session_given or bool(self.settings.spark_remote)
@@ -298,29 +311,29 @@ class MaintenanceService:
     # ---- journal and recovery ------------------------------------------------------------------------------------
 
     def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
-        """Settle what crashed processes left; see `Lake.recover`. `epoch` is that of this process's lease."""
+        """Settle what crashed processes left; see `Lake.recover`. `epoch` is the epoch of this process's lease."""
         check_may_compact(self.settings.role, doing="recover a lake")
         return self.recovery.run(epoch=epoch)
 
     def unfinished_jobs(self) -> "RecoveryReport":
-        """Return the jobs that have not ended, and records that cannot be read; nothing is changed."""
+        """Return the jobs that have not ended, and records that cannot be read. Nothing is changed."""
         return self.recovery.look()
 
     def history(self, limit: int = 20) -> "list[CycleEntry]":
-        """Return the last cycles that had jobs, the newest first."""
+        """Return the last cycles that had jobs, newest first."""
         from siltstone.compaction.execution.report import CycleEntry
 
         return [CycleEntry.of(build) for build in self.journal.cycles(limit)]
 
     def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
-        """Return the last jobs, of one dataset or of all, the newest first."""
+        """Return the last jobs, of one dataset or of all, newest first."""
         return self.journal.jobs(limit, dataset=dataset)
 
     def has_journal(self) -> bool:
-        """Return true once the journal has entries.
+        """Return true if the journal has entries.
 
         Raises:
-            Unavailable: it cannot be read.
+            Unavailable: the journal cannot be read.
         """
         with log_errors(self._layout.events / LOG):
             return has_versions(self._layout.events)

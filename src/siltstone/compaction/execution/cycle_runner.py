@@ -1,7 +1,7 @@
-"""Runs the jobs of a plan. A job that fails does not stop the others; subscribers receive an event at each step.
+"""Runs the jobs of a plan. A failed job does not stop the others. Subscribers receive an event at each step.
 
-A runner with several slots gets each job in its own thread. Of one dataset only jobs run side by side that do not exclude each
-other. Events are always passed on by the thread that runs the cycle.
+A runner with several slots gets each job in a separate thread. Jobs of one dataset run side by side only if they do
+not exclude each other. The thread that runs the cycle passes on all events.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -96,7 +96,7 @@ class _Cycle:
                         done[job.id] = future.result()
                         self.publish(JobEnded(job=job, result=done[job.id]))
             finally:
-                self._interrupted = True  # the guards of those that still run end them
+                self._interrupted = True  # the guards of the running jobs end them
         return done
 
     def _carry_out(self, job: Job) -> JobResult:

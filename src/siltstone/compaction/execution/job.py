@@ -1,7 +1,7 @@
 """Jobs and their runners.
 
-The id of a job is in the log entry that it commits (`model.columns.JOB`). So every process can tell whether a job was done, and
-looks there before it tries the job again.
+The log entry that a job commits contains the id of the job (`model.columns.JOB`). So every process can check whether a
+job was done, and checks before it retries the job.
 """
 
 import secrets
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
 ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
-"""Kinds that rewrite a given list of files. The list may be split; the parts run in any order and side by side."""
+"""Kinds that rewrite a given list of files. The list may be split. The parts run in any order and side by side."""
 DIVISIBLE: Final = ON_GIVEN_FILES | {JobKind.FOLD}
-"""Kinds that can be split. The parts of a fold run one after the other: each takes the changes up to a sequence."""
+"""Kinds that can be split. The parts of a fold run one after the other, because each folds changes up to a sequence."""
 ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, JobKind.PURGE})
 
 
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def until(self) -> int | None:
-        """The sequence up to which a part of a fold takes changes; None for a whole fold, which takes all."""
+        """Sequence up to which a part of a fold takes changes; None for a whole fold, which takes all."""
         if not self.is_part or self.spec.kind is not JobKind.FOLD:
             return None
         return max((file.order for file in self.spec.files), default=0)
@@ -77,7 +77,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Job":
-        """Return the job that `to_dict` made into this data."""
+        """Return the job from the data that `to_dict` returned."""
         spec = dict(found["spec"])
         files = tuple(_entry(values) for values in spec.pop("files"))
         kind, partition = JobKind(spec.pop("kind")), _partition(spec.pop("partition"))
@@ -112,7 +112,8 @@ def narrowed(spec: JobSpec, files: Sequence[FileEntry]) -> JobSpec:
 def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
     """Return true if two jobs must not run side by side: one would be refused, or wait for the other.
 
-    Jobs over given files run beside jobs over other files of the same dataset. A fold, squash or vacuum runs alone.
+    Jobs over given files run beside jobs over different files of the same dataset. A fold, squash or vacuum runs
+    alone.
     """
     if one.dataset != other.dataset:
         return False
@@ -135,19 +136,19 @@ class Runner(Protocol):
 
 @runtime_checkable
 class StoppableRunner(Protocol):
-    """A runner that can cancel a job. It may run several at once, each called from its own thread."""
+    """A runner that can cancel a job. It may run several jobs at once, each called from a separate thread."""
 
     width: int
-    """The number of jobs that it runs at once."""
+    """Number of jobs that it runs at once."""
     limit_seconds: float
-    """Time limit of one attempt; 0 means no limit."""
+    """Time limit of one attempt in seconds; 0 means no limit."""
 
     def run(self, job: Job) -> "Report":
         """Run one job; see `Runner`."""
         ...
 
     def stop(self, job: Job) -> None:
-        """Cancel a job: its `run` raises, unless it has committed. May be called again, from any thread."""
+        """Cancel a job: its `run` raises, unless the job has committed. May be called repeatedly, from any thread."""
         ...
 
 
@@ -159,7 +160,7 @@ class InlineRunner:
     def __init__(
         self, compactor: "DatasetMaintenance", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0
     ) -> None:
-        """Use these operations; `store` finds the store of a dataset by its name."""
+        """Use these operations. `store` returns the store of a dataset by name."""
         self._compactor = compactor
         self._store = store
         self.limit_seconds = limit_seconds
@@ -170,7 +171,7 @@ class InlineRunner:
             return self._run(job)
 
     def stop(self, job: Job) -> None:
-        """Interrupt what Spark runs for the job."""
+        """Interrupt the Spark work of the job."""
         self._compactor.interrupt(job.id)
 
     def _run(self, job: Job) -> "Report":

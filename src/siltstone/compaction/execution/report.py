@@ -1,4 +1,4 @@
-"""What came of a cycle, and what the journal tells of cycles that were: values for people and for JSON."""
+"""Report of a cycle, and the journal's entries about past cycles: values for people and for JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,15 +13,15 @@ from siltstone.model.reports import JobResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport(Sequence[JobResult]):
-    """What came of a cycle: the results of its jobs, in their order; what was recovered before it; what it had to leave alone."""
+    """Report of a cycle: results of its jobs in order, the recovery before it, and the datasets left out."""
 
     cycle: int
     results: tuple[JobResult, ...]
     recovery: RecoveryReport = field(default_factory=RecoveryReport)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Datasets that were left out because they cannot be read, each with why."""
+    """Datasets that were left out because they cannot be read, each with its reason."""
     trouble: str | None = None
-    """What could not be written into the journal; None if all was."""
+    """Error of writing the journal; None if everything was written."""
 
     @overload
     def __getitem__(self, index: int) -> JobResult: ...
@@ -38,11 +38,11 @@ class CycleReport(Sequence[JobResult]):
 
     @property
     def failed(self) -> tuple[JobResult, ...]:
-        """The jobs that failed."""
+        """Results of the failed jobs."""
         return tuple(result for result in self.results if result.error is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the report as plain data."""
         return {
             "cycle": self.cycle,
             "jobs": [result.to_dict() for result in self.results],
@@ -54,7 +54,7 @@ class CycleReport(Sequence[JobResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleEntry:
-    """A cycle as the journal tells it."""
+    """A cycle as the journal recorded it."""
 
     cycle: int
     status: str
@@ -66,7 +66,7 @@ class CycleEntry:
 
     @classmethod
     def of(cls, build: Build) -> "CycleEntry":
-        """Read it from its build request."""
+        """Read a cycle from its build request."""
         ended = build.status in ENDED_BUILDS
         return cls(
             cycle=cycle_number(build.build_request_id) or 0,
@@ -79,5 +79,5 @@ class CycleEntry:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the cycle as plain data."""
         return asdict(self)

@@ -1,13 +1,15 @@
 """Runs a job with retries: attempts, splits, limits, and the result.
 
-1. An attempt runs under a *guard*, which ends it when the cycle stops or its time is over.
-2. One that fails in a way that fewer files may avoid is divided into two halves, each an attempt of its own, at most
-   `MAX_DEPTH` times and never below `FLOOR_FILES` files. What cannot be divided is tried once more as it is if its worker was
-   killed: that need not have been its fault. A fold is divided between two sequences, its second half comes after the first.
-3. Inputs that cannot be read are left in place, and the rest is tried without them; of a fold, what comes before them.
-4. Everything else is reported. A part that failed does not stop the other parts, but those of a fold that come after it.
+1. An attempt runs under a *guard*, which ends it when the cycle stops or the time limit is over.
+2. A failure that fewer files may avoid splits the attempt into two halves. Each half is an attempt of its own. A job
+   is split at most `MAX_DEPTH` times, and never below `FLOOR_FILES` files. If a part cannot be split and its worker
+   was killed, it is retried once unchanged, because the job may not be the cause. A fold is split between two
+   sequences, and its second half runs after the first.
+3. Unreadable inputs are left in place, and the job is retried without them. A fold is retried with the changes before
+   them.
+4. Every other failure is reported. A failed part does not stop the other parts, except the later parts of a fold.
 
-Each part commits by itself, so whatever is interrupted here leaves parts that are done and parts that are not.
+Each part commits by itself. An interruption leaves parts that are done and parts that are not.
 """
 
 import threading
@@ -28,17 +30,20 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.job import Report
 
 MAX_DEPTH: Final = 4
-"""A batch is halved at most so often: what a sixteenth of it cannot do is not a matter of size."""
+"""Highest number of times that a batch is halved. If a sixteenth of a batch fails, size is not the cause."""
 FLOOR_FILES: Final = 2
-"""One file alone would only be copied."""
+"""Lowest number of files in a part. A job over one file would only copy it."""
 MAX_REREADS: Final = 8
-"""How often a job is tried again without inputs that cannot be read; each time Spark may stumble over another one."""
+"""Highest number of retries without unreadable inputs. In each retry Spark may find another unreadable file."""
 POLL_SECONDS: Final = 0.1
 
 Stopping = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
-"""Fields of a fold's report about base before the fold: those of the first part. Fields about base after it: the last part's."""
+"""Fields of a fold's report about base before the fold: the first part's values count.
+
+Fields about base after it: the last part's.
+"""
 SUMMED_OF_FOLDS: Final = frozenset(
     {
         "change_rows",
@@ -59,22 +64,22 @@ SUMMED_OF_FOLDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPart:
-    """What one attempt is about: all or some of a job's files."""
+    """Input of one attempt: all or some of a job's files."""
 
     job: Job
     depth: int = 0
     again: bool = False
-    """True if it is the second try as it is."""
+    """True for the one retry without changes."""
     rereads: int = 0
 
     @property
     def files(self) -> int:
-        """How many files it takes."""
+        """Number of files of the part."""
         return len(self.job.spec.files)
 
 
 def split(part: JobPart) -> tuple[JobPart, ...]:
-    """Return two parts of half the files each; none if it cannot be divided any further."""
+    """Return two parts of half the files each; an empty tuple if the part cannot be split further."""
     spec = part.job.spec
     if spec.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
         return ()
@@ -86,7 +91,10 @@ def split(part: JobPart) -> tuple[JobPart, ...]:
 
 
 def _middle(spec: JobSpec) -> int:
-    """Return how many files the first half has; of a fold so many that no batch is cut in two, 0 if there is no such place."""
+    """Return the number of files of the first half.
+
+    A fold is cut only between two sequences; 0 means that it cannot be cut.
+    """
     count = len(spec.files)
     half = (count + 1) // 2
     if spec.kind is not JobKind.FOLD:
@@ -97,13 +105,13 @@ def _middle(spec: JobSpec) -> int:
 
 
 def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
-    """Run a job in as many attempts as it takes, and return its result."""
+    """Run a job with as many attempts as needed, and return its result."""
     return _JobExecution(job=job, runner=runner, clock=clock, stopping=stopping).result()
 
 
 @dataclass(frozen=True, slots=True)
 class _GivenUp:
-    """What is left of a job, and why: the class of the failure, its text, and the kind and reason of the error."""
+    """Failure that is not retried: its class, its text, and the kind and reason of the error."""
 
     failure: Failure
     text: str
@@ -113,7 +121,7 @@ class _GivenUp:
 
 @dataclass(kw_only=True)
 class _JobExecution:
-    """A job under way."""
+    """A running job."""
 
     job: Job
     runner: Runner
@@ -161,7 +169,7 @@ class _JobExecution:
         return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
 
     def _tried(self, part: JobPart) -> Sequence[JobPart]:
-        """Make one attempt; return what is to be tried in its place."""
+        """Make one attempt. Return the parts to run in its place."""
         if self.stopping():
             text = f"Dataset {part.job.spec.dataset}: the job was cancelled."
             self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
@@ -170,7 +178,7 @@ class _JobExecution:
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
             try:
                 self.reports.append(self.runner.run(part.job))
-            except Exception as error:  # noqa: BLE001  # whatever ends one attempt is its result and stops no other job
+            except Exception as error:  # noqa: BLE001  # any error of one attempt is its result and stops no other job
                 raised = error
             else:
                 return ()
@@ -195,11 +203,14 @@ class _JobExecution:
             kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
             self.given_up.append(_GivenUp(failure, text, kind, REASONS.get(failure) or reason_of(error)))
             if part.job.spec.kind is JobKind.FOLD:
-                self.waiting.clear()  # what comes after this part cannot be folded without it
+                self.waiting.clear()  # later parts of a fold depend on this part
         return instead
 
     def _without(self, part: JobPart, error: UnreadableFiles) -> Sequence[JobPart]:
-        """Return the part without the files that cannot be read; nothing, if too few are left or it cannot be done without."""
+        """Return the part without its unreadable files.
+
+        Return nothing if too few files are left or the job needs all of them.
+        """
         self.corrupt |= error.files
         spec = part.job.spec
         left = [file for file in spec.files if file.path not in error.files]
@@ -225,7 +236,7 @@ def _error_text(error: Exception, failure: Failure) -> str:
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the reports of a job's parts as one: counts are added up.
+    """Merge the reports of a job's parts into one: counts are added up.
 
     >>> combined([{"tier": "daily", "rows": 2}, {"tier": "daily", "rows": 3}])
     {'tier': 'daily', 'rows': 5}
@@ -243,7 +254,7 @@ def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _counts(report: "Report") -> dict[str, Any]:
-    """Return a report as plain data, without the manifest, which the result has of all parts."""
+    """Return a report as plain data, without the manifest: the job's result has the manifests of all parts."""
     return {name: value for name, value in report.to_dict().items() if name != "outputs"}
 
 
@@ -252,7 +263,7 @@ def _outputs(report: "Report") -> tuple[OutputFile, ...]:
 
 
 class _Guard:
-    """Ends an attempt that takes too long, or whose cycle stops; `asked` is the reason."""
+    """Ends an attempt that exceeds its time limit, or whose cycle stops. `asked` is the reason."""
 
     def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
         self.asked: Failure | None = None
@@ -283,5 +294,5 @@ class _Guard:
             if self.asked is None and (late or self._stopping()):
                 self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
             if self.asked is not None:
-                with suppress(Exception):  # an interrupt that fails is repeated
+                with suppress(Exception):  # a failed interrupt is repeated
                     runner.stop(self._job)

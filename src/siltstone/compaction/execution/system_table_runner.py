@@ -1,8 +1,8 @@
-"""Jobs on the lake's own tables: no Spark, no worker; whoever runs the cycle does them.
+"""Jobs on the lake's own tables. The process that runs the cycle does them itself, without Spark and without a worker.
 
-The journal is the one table of the system whose files have to be brought together. The registry has one live file for each
-name, and the leases one for each lease, because their rows are replaced by name; what was replaced is swept, and their logs
-are checkpointed and cleaned as they are written.
+The journal is the only system table whose files must be merged. The registry has one live file per name, and the
+leases one per lease, because their rows are replaced by name. Replaced files are swept. The logs of both tables are
+checkpointed and cleaned when they are written.
 """
 
 from typing import TYPE_CHECKING
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class SystemTableRunner:
-    """A runner that does jobs on the lake's own tables itself, and leaves all others to another one."""
+    """Runs jobs on the lake's own tables itself, and passes all other jobs to another runner."""
 
     def __init__(self, others: StoppableRunner, *, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Take who does all other jobs; as many at once, and for as long, as that one does."""
+        """Pass all other jobs to `others`. Its width and time limit apply here, too."""
         self.width = others.width
         self.limit_seconds = others.limit_seconds
         self._others = others
@@ -35,24 +35,25 @@ class SystemTableRunner:
         self._clock = clock
 
     def run(self, job: Job) -> "Report":
-        """Do one job.
+        """Run one job.
 
         Raises:
-            SiltstoneError: it could not be done.
+            SiltstoneError: the job failed.
         """
         if job.spec.kind is not JobKind.EVENTS:
             return self._others.run(job)
         return self._squash_events(job)
 
     def stop(self, job: Job) -> None:
-        """End what is done for a job; one on the lake's own tables takes a moment, and is let finish."""
+        """Cancel a job. A job on the lake's own tables is left to finish, because it takes only a moment."""
         if job.spec.kind is not JobKind.EVENTS:
             self._others.stop(job)
 
     def _squash_events(self, job: Job) -> SquashReport:
-        """Bring the planned files of the event log together; no event is changed, and none gets another index.
+        """Merge the planned files of the event log. No event changes, and every event keeps its index.
 
-        The log does so itself as appends come. Where it was quicker there is nothing left to do, and that is no failure.
+        The log also merges its files itself during appends. If it was faster, there is nothing left to do, and the job
+        succeeds.
         """
         started = self._clock.monotonic_seconds()
         table = open_table(self._layout.events, settings=self._settings, clock=self._clock)

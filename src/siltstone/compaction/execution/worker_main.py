@@ -1,17 +1,17 @@
-"""The worker: a process that owns a driver JVM and does jobs, one after the other, as long as its parent wants it.
+"""The worker: a process that owns a driver JVM and runs jobs, one after the other, until its parent closes the input.
 
-It reads one JSON object a line from standard input and answers each with one on standard output:
+It reads one JSON object per line from standard input, and answers each with one line on standard output:
 
     {"lake": "/data/lake", "settings": {...}, "job": {...}}
     {"done": {...}}   or   {"failed": "...", "kind": "unavailable", "reason": "disk_full", "cause": "OSError: ...",
                             "unreadable": {...}, "jvm_ended_with": null}
 
-No row of anybody's passes here: jobs name files, answers carry counts. Whatever else is printed in this process or its JVM goes
-to standard error.
+No user's row passes through these messages: jobs name files, answers carry counts. All other output of this process or
+its JVM goes to standard error.
 
-The end. Input that ends means: no more work. While a job is under way it means that the parent has died; so does another parent
-than the one that started it. Then the JVM is killed, its scratch folder removed, and the process ends at once: what the job wrote
-belongs to a dead owner now, and its commit was made or will never be.
+Shutdown. The end of the input means that there is no more work. During a job it means that the parent has died. A
+changed parent process id means the same. Then the worker kills its JVM, removes its scratch folder, and exits at once.
+The files of the job then belong to a dead owner. The job's commit is either in the log, or will never be.
 """
 
 import contextlib
@@ -49,16 +49,19 @@ if TYPE_CHECKING:
 
 PARENT_LOOK_SECONDS: Final = 1.0
 ORPHANED: Final = 3
-"""The exit code of a worker whose parent died."""
+"""Exit code of a worker whose parent died."""
 MAX_TEXT_CHARS: Final = 4000
 MAX_CAUSE_CHARS: Final = 200_000
-"""Characters of the errors behind a failure. A Java stack trace names its innermost cause, by which it is classified, last."""
+"""Highest number of characters of the causes of a failure.
+
+A Java stack trace names its innermost cause last, and that cause decides its class.
+"""
 
 Answer = dict[str, Any]
 
 
 class WorkerContext:
-    """A lake as a worker process sees it: the components of a lake, on a JVM of this process, without caches."""
+    """A lake in a worker process: the components of a lake, on a JVM of this process, without caches."""
 
     def __init__(self, lake: Path, settings: Settings) -> None:
         """Compose the components; nothing is opened yet."""
@@ -93,7 +96,7 @@ def own_session(settings: Settings) -> "SparkSession":
 
 
 def failed(error: Exception) -> Answer:
-    """Report what went wrong, and how the JVM ended if it did."""
+    """Return the answer that describes an error, and how the JVM ended if it did."""
     cause = error.__cause__
     away = any(isinstance(one, Exception) and is_away(one) for one in (error, cause))
     return {
@@ -107,10 +110,10 @@ def failed(error: Exception) -> Answer:
 
 
 class Worker:
-    """The loop, and who watches over it."""
+    """The loop of the worker process, and the threads that detect the death of the parent."""
 
     def __init__(self, answers: TextIO, *, parent: int, scratch: Path | None) -> None:
-        """Take where answers go, who the parent is, and the folder that is removed at the end."""
+        """Set the answer stream, the process id of the parent, and the scratch folder to remove at the end."""
         self._answers = answers
         self._parent = parent
         self._scratch = scratch
@@ -119,7 +122,7 @@ class Worker:
         self._places: dict[str, WorkerContext] = {}
 
     def serve(self, do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:
-        """Work until the input ends."""
+        """Run jobs until the input ends."""
         for watch in (self._read, self._look):
             threading.Thread(target=watch, name=f"siltstone-worker{watch.__name__}", daemon=True).start()
         for line in self._asked():
@@ -142,7 +145,7 @@ class Worker:
         return self._places[key]
 
     def _read(self) -> None:
-        """Read requests. Input that ends while a job runs means that the parent has died."""
+        """Read requests. The end of the input during a job means that the parent has died."""
         for line in sys.stdin:
             self._busy.set()
             self._lines.put(line)
@@ -151,7 +154,7 @@ class Worker:
         self._lines.put(None)
 
     def _look(self) -> None:
-        """Detect the death of the parent also if another process still holds its end of the pipe."""
+        """Detect the death of the parent, even if another process still holds its end of the pipe."""
         while os.getppid() == self._parent:
             time.sleep(PARENT_LOOK_SECONDS)
         self._die()
@@ -178,21 +181,21 @@ def session_members(leader: int) -> set[int]:
     """Return the running processes of a session. They all descend from its leader."""
     members: set[int] = set()
     for process in psutil.pids():
-        with contextlib.suppress(OSError, psutil.Error):  # it has ended
+        with contextlib.suppress(OSError, psutil.Error):  # the process has ended
             if os.getsid(process) == leader and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
                 members.add(process)
     return members
 
 
 def own_stdout() -> TextIO:
-    """Keep standard output for answers, and send whatever else is printed, by a JVM too, to standard error."""
+    """Reserve standard output for answers. Redirect all other output, also that of a JVM, to standard error."""
     kept = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(kept, "w")
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
-    """Return settings as plain data that `Settings.load` takes."""
+    """Return settings as plain data for `Settings.load`."""
     return {name: dict(value) if name == "spark" else value for name, value in asdict(settings).items()}
 
 

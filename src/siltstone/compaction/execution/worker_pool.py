@@ -1,10 +1,10 @@
-"""The pool: jobs that need Spark go to workers, at most so many at once; the others are done here.
+"""The worker pool: jobs that need Spark run in workers, at most `max_jobs` at once. Other jobs run in this process.
 
-1. A job takes a worker that is idle, or starts one.
-2. An answer becomes a report or the error that the worker met. A worker is kept for the next job unless it met something that
-   leaves it in doubt, has done its share of jobs, or has grown.
-3. A worker that is gone tells nothing: the log is asked whether the job was committed. If so it is done; if not, nothing was
-   changed. Either way recovery tidies up what the worker left.
+1. A job gets an idle worker, or starts a new one.
+2. An answer becomes a report or the worker's error. The worker stays for the next job, with three exceptions: its
+   error leaves its state in doubt, it has run `worker_jobs` jobs, or its memory has grown too much.
+3. A worker that has ended sends no answer, so the pool checks the log for the job's commit. With a commit the job is
+   done. Without one nothing was changed. In both cases recovery removes the files that the worker left.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ SECONDS_PER_MINUTE: Final = 60.0
 
 
 class WorkerPool:
-    """Does jobs in workers; keeps them warm until it is closed."""
+    """Runs jobs in workers, and keeps the workers warm until it is closed."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class WorkerPool:
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start nothing yet."""
+        """Set up the pool. No worker is started yet."""
         self.width = settings.max_jobs
         self.limit_seconds = settings.job_minutes * SECONDS_PER_MINUTE
         self.started = 0
-        """How many workers were started."""
+        """Number of workers that were started."""
         self._lake = lake
         self._settings = settings
         self._clock = clock
@@ -74,10 +74,10 @@ class WorkerPool:
         self._at_work: dict[str, WorkerProcess] = {}
 
     def run(self, job: Job) -> "Report":
-        """Do one job: in a worker if it needs Spark.
+        """Run one job, in a worker if it needs Spark.
 
         Raises:
-            SiltstoneError: what the worker met, `WorkerLost` if it is gone and the job was not committed.
+            SiltstoneError: the worker's error; `WorkerLost` if the worker has ended and the job was not committed.
         """
         if job.spec.kind not in ON_SPARK:
             with self._inline_turn:
@@ -101,14 +101,14 @@ class WorkerPool:
         raise error
 
     def stop(self, job: Job) -> None:
-        """Kill the worker of a job, and all that it has started."""
+        """Kill the worker of a job, and all processes that it has started."""
         with self._mutex:
             worker = self._at_work.get(job.id)
         if worker is not None:
             worker.kill()
 
     def close(self) -> None:
-        """End the workers that have nothing to do, and kill the others."""
+        """End the idle workers, and kill the busy ones."""
         with self._mutex:
             idle, self._idle = self._idle, []
             busy = list(self._at_work.values())
@@ -118,7 +118,7 @@ class WorkerPool:
             worker.close()
 
     def close_idle(self) -> None:
-        """End the workers that had nothing to do for `spark_idle_minutes`: each has a JVM."""
+        """End the workers that were idle for `spark_idle_minutes`, because each has a JVM."""
         before = self._clock.monotonic_seconds() - self._settings.spark_idle_minutes * SECONDS_PER_MINUTE
         with self._mutex:
             long = [worker for worker in self._idle if worker.idle_since_seconds < before]
@@ -159,25 +159,25 @@ class WorkerPool:
                 worker.kill()
             worker.close()
 
-    # ---- what came of it -------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------------------
 
     def _error(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> SiltstoneError:
-        """Return what the worker met as an error of this process."""
+        """Return the worker's error as an error of this process."""
         error = error_from(answer, stderr=worker.stderr_tail())
         if classify(evidence_of(error)) is not Failure.UNKNOWN:
             return error
-        worker.close()  # its JVM may have more to say, and has said it all when it is gone
+        worker.close()  # its JVM may still print: its output is complete when it has ended
         return WorkerLost(str(error), ended_with=None, stderr=worker.stderr_tail(), reason=error.reason)
 
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
-        """Look whether a job was committed by a worker that is gone, and tidy up after it.
+        """Check whether a lost worker has committed its job, and recover the dataset.
 
-        Of a purge the log does not tell. It is done again, which finds less to do.
+        The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
         """
         try:
             landed = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
         except (SiltstoneError, OSError, LogChanged, LookupError):
-            landed = None  # then its files are gone, and whoever tries again is refused
+            landed = None  # then the files of the plan are gone, and a retry is refused
         with contextlib.suppress(SiltstoneError, OSError, LogChanged):
             self._compactor.recover(store)
         if landed is None:
@@ -186,7 +186,7 @@ class WorkerPool:
 
 
 def find_commit_since(store: Store, job: str, version: int) -> LandedReport | None:
-    """Return what base's log says of a job's commit after a version; None if there is none.
+    """Return the job's commit above a version, from base's log; None if there is no commit.
 
     Raises:
         LookupError: the log was cleaned meanwhile.

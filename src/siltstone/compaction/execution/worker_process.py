@@ -1,7 +1,7 @@
-"""A worker seen from its parent: started, asked, watched and ended.
+"""The parent's handle of a worker process: starts, calls, monitors and ends it.
 
-The worker leads a session of its own, which its JVM and that one's Python processes never leave: ending the worker means killing
-every process of that session, and waiting until none is left. Only then is a job tried again.
+The worker leads its own session. Its JVM and the JVM's Python processes never leave that session. To end a worker, the
+parent kills every process of the session and waits until all are gone. Only then is a job retried.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from siltstone.spark.scratch import Scratch
 
 COMMAND: Final = (sys.executable, "-m", "siltstone.compaction.execution.worker_main")
 STOP_SECONDS: Final = 15.0
-"""A worker that is not needed any more may take so long to let its JVM end in peace."""
+"""Seconds that an idle worker has to shut down its JVM. After that it is killed."""
 KILL_SECONDS: Final = 10.0
-"""So long the system may take to bury what was killed."""
+"""Seconds to wait for the system to remove killed processes."""
 POLL_SECONDS: Final = 0.02
 STDERR_LINES: Final = 60
-"""How much of what a worker and its JVM printed is kept, to tell why they ended."""
+"""Number of last output lines of a worker and its JVM that are stored, to explain why they ended."""
 SPARE_MEMORY_MB: Final = 1536
-"""What a worker takes beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
+"""Megabytes of a worker beside the heap of its JVM: its code and threads, Python, Python in Spark's tasks."""
 NOT_INHERITED: Final = (
     "SPARK_REMOTE",
     "SPARK_CONNECT_MODE_ENABLED",
@@ -47,11 +47,11 @@ NOT_INHERITED: Final = (
     "PYSPARK_GATEWAY_PORT",
     "MASTER",
 )
-"""Variables that would give a worker somebody else's JVM."""
+"""Environment variables that would connect a worker to the JVM of another process."""
 
 
 def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
-    """Return the settings of a worker: a JVM of its own, of its size, that keeps what it spills in its folder."""
+    """Return the settings of a worker: its own JVM, with its share of memory, that spills into its scratch folder."""
     fitted = max(MEMORY_FLOOR_MB, fitted_memory_mb(machine_memory_mb()) // settings.max_jobs)
     return replace(
         settings,
@@ -63,7 +63,7 @@ def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
 
 
 class WorkerProcess:
-    """One worker. `ask` is called by one thread at a time; `kill` by any."""
+    """One worker process. `ask` is called by one thread at a time, `kill` by any thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class WorkerProcess:
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; its JVM starts with the first job that needs it.
+        """Start the process. Its JVM starts with the first job that needs it.
 
         Raises:
             Unavailable: the process cannot be started.
@@ -106,26 +106,26 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is that of its session."""
+        """Process id of the worker, which is also the id of its session."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Tell whether it still runs."""
+        """Return true if the process is running."""
         return self._process.poll() is None
 
     def memory_mb(self) -> int:
-        """Return what the worker, its JVM and their children have in memory."""
+        """Return the memory of the worker, its JVM and their children, in megabytes."""
         return sum(_resident_bytes(member) for member in session_members(self.pid)) // BYTES_PER_MB
 
     def has_grown(self) -> bool:
-        """Tell whether it takes more memory than it should."""
+        """Return true if the worker uses more memory than it should."""
         return self.memory_mb() > self._settings.spark_memory_mb + SPARE_MEMORY_MB
 
     def ask(self, lake: Path, job: Job) -> dict[str, Any]:
-        """Let it do a job, and return its answer.
+        """Send a job to the worker, and return its answer.
 
         Raises:
-            WorkerLost: it ended before it answered.
+            WorkerLost: the worker ended before it answered.
         """
         assert self._process.stdin is not None  # noqa: S101
         assert self._process.stdout is not None  # noqa: S101
@@ -141,11 +141,11 @@ class WorkerProcess:
         return dict(json.loads(line))
 
     def stderr_tail(self) -> str:
-        """Return the last lines that it or its JVM printed."""
+        """Return the last lines that the worker or its JVM printed."""
         return "\n".join(self._said)
 
     def kill(self) -> None:
-        """End it and everything that it has started, now, and wait until all of it is gone."""
+        """Kill the worker and all processes that it has started, and wait until all are gone."""
         deadline = self._clock.monotonic_seconds() + KILL_SECONDS
         while (members := session_members(self.pid)) or self.alive():
             for member in members:
@@ -159,7 +159,7 @@ class WorkerProcess:
         self._own_scratch.close()
 
     def close(self) -> None:
-        """Let it end when it has nothing to do; one that takes too long is killed."""
+        """Shut down an idle worker. Kill it if that takes longer than `STOP_SECONDS`."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -172,8 +172,8 @@ class WorkerProcess:
                 pipe.close()
 
     def _lost(self, job: Job) -> WorkerLost:
-        """End what is left of it, and say how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a closed pipe comes a moment before the exit
+        """Kill the rest of the session, and return an error that describes how the worker ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a closed pipe is seen a moment before the exit
             self._process.wait(1)
         code = self._process.poll()
         self.kill()
@@ -196,5 +196,5 @@ class WorkerProcess:
 def _resident_bytes(process: int) -> int:
     try:
         return int(psutil.Process(process).memory_info().rss)
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # the process has ended
         return 0

@@ -12,11 +12,11 @@ from siltstone.model.commit import CommitKind
 _ASIDE: Final = frozenset(
     {CommitKind.PRUNE.value, CommitKind.EPOCH.value, CommitKind.METADATA.value, CommitKind.RESTORE.value}
 )
-"""Commits beside a job's own. The next job repeats them if they are missing."""
+"""Commits that are made beside a job's own commit. The next job repeats them if they are missing."""
 
 
 def table_of(store: Store, kind: JobKind) -> Table | None:
-    """Return the table that a kind of job commits to; None if it commits nothing of its own."""
+    """Return the table that a kind of job commits to; None if the kind has no commit of its own."""
     match kind:
         case JobKind.FOLD | JobKind.ROLL_UP | JobKind.CLUSTER | JobKind.PURGE:
             return store.base
@@ -27,7 +27,7 @@ def table_of(store: Store, kind: JobKind) -> Table | None:
 
 
 def version_of(store: Store, kind: JobKind) -> int | None:
-    """Return the version of the table that a kind of job commits to: its commits come above it.
+    """Return the current version of the table that a kind of job commits to. The job's commits have higher versions.
 
     Raises:
         Gone: the dataset was dropped.
@@ -37,18 +37,18 @@ def version_of(store: Store, kind: JobKind) -> int | None:
 
 
 def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = None) -> list[LogEntry]:
-    """Return what a job has committed above a version, oldest first, as far as the log still has it.
+    """Return the commits of a job above a version, oldest first, as far as the log still has them.
 
-    `base` keeps its entries for days, `changes` for minutes, so the commit of an old squash may be gone.
+    `base` keeps its log entries for days, `changes` for minutes. So the commit of an old squash may be deleted.
 
     Raises:
-        Corruption: an entry cannot be read. That is not the same as no commit.
+        Corruption: an entry cannot be read. That does not mean that there is no commit.
         Gone: the dataset was dropped.
     """
     table = table_of(store, kind)
     if table is None:
         return []
-    table.version()  # Gone, if it is
+    table.version()  # raises Gone if the dataset was dropped
     found: list[LogEntry] = []
     for version in list_log(table.path).entries:
         if above is not None and version <= above:
@@ -56,14 +56,14 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
         try:
             entry = read_entry(table.path, version)
         except FileNotFoundError:
-            continue  # cleaned since it was listed
+            continue  # deleted after it was listed
         if _is_of(str(entry.info.get(JOB, "")), job) and entry.info.get(COMMIT_KIND) not in _ASIDE:
             found.append(entry)
     return found
 
 
 def _is_of(name: str, job: str) -> bool:
-    """Return whether a commit belongs to a job, or to a part of it.
+    """Return true if a commit belongs to a job, or to a part of it.
 
     >>> _is_of("7-ab", "7-ab"), _is_of("7-ab.2", "7-ab"), _is_of("7-abc", "7-ab")
     (True, True, False)

@@ -1,21 +1,22 @@
-"""The journal: what cycles do, written down as it happens, in the lake's own event log (``_system/events``).
+"""The journal: records cycles while they run, in the lake's own event log (``_system/events``).
 
-`records` defines what is written. This module defines when, and what happens if it cannot be written.
+`records` defines the events. This module defines when they are written, and what happens if they cannot be written.
 
-1. A cycle begins: its number, settings and tiers, and every job with the files it takes, in one append. From then on
-   `recovery` knows what was under way.
-2. A job begins; it ends, with what it made. Two appends.
+1. A cycle begins: one append with its number, settings and tiers, and every job with its input files. From then on
+   `recovery` knows the unfinished jobs.
+2. A job begins, and later ends with its result. These are two appends.
 3. The cycle ends.
 
-A cycle without a job is not written, so the journal of an idle lake does not grow. Its number is not given again
+A cycle without a job is not written, so the journal of an idle lake does not grow. Its number is not used again
 (`coordination.state_files`), so numbers in the journal may have gaps.
 
-The journal decides nothing about data: a commit is found in its table's log, whatever the journal says. So an event that cannot
-be written does not stop the work. It is kept and tried again with the next one, `trouble` says so, and what is missing in the
-end is found out by recovery. But a journal that cannot be *read* keeps a cycle from beginning: what is unfinished would be taken
-for absent.
+The journal decides nothing about data: the log of the table shows whether a job has committed. So an event that cannot
+be written does not stop the work. It is stored and retried with the next event, and `trouble` reports it. Recovery
+finds out what is missing in the end. But a journal that cannot be *read* prevents a cycle, because unfinished jobs
+would be taken for absent.
 
-While a cycle runs its owner holds a presence. A process that dies lets go of it, and what it left is recovered.
+While a cycle runs, its owner holds a liveness lock. The death of the process releases the lock, and the cycle is
+recovered.
 """
 
 import os
@@ -85,7 +86,10 @@ from siltstone.model.roles import may_compact
 from siltstone.model.units import counted
 
 MOST_OPEN: Final = 1_000
-"""Unfinished cycles that are looked at together; there are more only if something has gone wrong for a long time."""
+"""Highest number of unfinished cycles that are read together.
+
+More exist only if something has failed for a long time.
+"""
 EVENTS_AT_ONCE: Final = 10_000
 SETTLED: Final = (PartitionStatus.AVAILABLE, PartitionStatus.FAILED, PartitionStatus.DELEGATED)
 T = TypeVar("T")
@@ -105,17 +109,17 @@ class _Running:
     cancelled: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     above: dict[tuple[str, JobKind], int | None] = field(default_factory=dict)
-    """The versions of the tables that jobs commit to, from before they began."""
+    """Versions of the tables that jobs commit to, from before the jobs began."""
     building: set[str] = field(default_factory=set)
 
     def of_ref(self, ref: str) -> set[str]:
-        """Return the jobs that work on a partition."""
+        """Return the ids of the jobs that work on a partition."""
         return {job.id for job in self.jobs.values() if _ref(job) == ref}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableJob:
-    """An open job whose record cannot be read, and why."""
+    """An open job whose record cannot be read, and the reason."""
 
     job: str
     label: str
@@ -154,7 +158,10 @@ class Journal:
     def __init__(
         self, layout: Layout, *, settings: Settings, clock: Clock, store: Callable[[str], Store] | None = None
     ) -> None:
-        """Remember where it is; nothing is read or written yet. `store` finds a dataset's store, to look at its commits."""
+        """Set up the journal.
+
+        Nothing is read or written yet. `store` returns the store of a dataset, to find its commits.
+        """
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -164,18 +171,18 @@ class Journal:
         self._running: _Running | None = None
         self._pending: list[Event] = []
         self.trouble: str | None = None
-        """What could not be written since the last cycle began; None if all was."""
+        """Error of the writes since the last cycle began; None if everything was written."""
 
     @property
     def uri(self) -> str:
-        """The journal's address."""
+        """The address of the journal."""
         return f"delta://{quote(str(self._layout.events))}"
 
     def log(self) -> EventLog | None:
-        """Return the event log; None if nothing was ever written down.
+        """Return the event log; None if nothing was ever written.
 
         Raises:
-            Corruption, Unavailable: it cannot be read.
+            Corruption, Unavailable: the journal cannot be read.
         """
         with self._mutex:
             with log_errors(self._layout.events):
@@ -191,20 +198,20 @@ class Journal:
             return self._opened
 
     def _access(self) -> Settings:
-        """Return the settings to open the log with: a role that may compact may write the journal."""
+        """Return the settings to open the log with. A role that may compact may also write the journal."""
         return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the event log."""
         with self._mutex:
             opened, self._opened = self._opened, None
             if opened is not None:
                 opened.close()
 
-    # ---- asking --------------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def next_cycle(self) -> int:
-        """Return the number of the next cycle: one more than the highest that was written down.
+        """Return the number of the next cycle: one more than the highest number in the journal.
 
         Raises:
             Corruption, Unavailable: the journal cannot be read.
@@ -242,7 +249,7 @@ class Journal:
         return OpenCycle(build=build, jobs=tuple(jobs), unreadable=tuple(unreadable), open_refs=open_refs)
 
     def cycles(self, limit: int) -> list[Build]:
-        """Return the last cycles, the newest first."""
+        """Return the last cycles, newest first."""
         log = self.log()
         if log is None:
             return []
@@ -250,7 +257,7 @@ class Journal:
         return sorted(found, key=lambda build: build.first_index, reverse=True)
 
     def jobs(self, limit: int, *, dataset: str | None = None) -> list[JobRecord]:
-        """Return the jobs that moved last, the newest first; of one dataset, or of all."""
+        """Return the jobs with the latest events, newest first; of one dataset, or of all."""
         log = self.log()
         if log is None:
             return []
@@ -266,7 +273,7 @@ class Journal:
     # ---- events of a cycle -----------------------------------------------------------------------------------------
 
     def on_event(self, event: CompactionEvent) -> None:
-        """Write an event of a cycle down."""
+        """Write an event of a cycle."""
         match event:
             case CycleBegan(plan=plan, jobs=jobs):
                 self.cycle_began(plan, jobs)
@@ -280,12 +287,12 @@ class Journal:
                 pass
 
     def cycle_began(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Write down what is about to be done."""
+        """Record the start of a cycle with its planned jobs."""
         with self._mutex:
             self.trouble = None
             self._pending.clear()
             if self._running is not None and self._running.presence is not None:
-                self._running.presence.close()  # of a cycle that an error ended: recovery may have it now
+                self._running.presence.close()  # an error ended that cycle: recovery may settle it now
             self._running = None
             if not jobs:
                 return
@@ -333,13 +340,13 @@ class Journal:
         return config_of(job, running.owner, above=running.above[place])
 
     def job_began(self, job: Job) -> None:
-        """Write down that a job is about to be done."""
+        """Record the start of a job."""
         with self._mutex:
             running = self._running
             if running is None:
                 return
             payloads: list[Payload] = []
-            if job.id not in running.jobs:  # a part of another one
+            if job.id not in running.jobs:  # a part of another job
                 payloads += [] if running.of_ref(_ref(job)) else _requested(_ref(job))
                 running.jobs[job.id] = job
                 payloads.append(job_event(job, JobStatus.SCHEDULED, config=self._config(running, job)))
@@ -353,7 +360,7 @@ class Journal:
             reach("journal.after_job_began")
 
     def job_ended(self, job: Job, result: JobResult) -> None:
-        """Write down what a job did, or that it failed."""
+        """Record the result or the failure of a job."""
         with self._mutex:
             running = self._running
             if running is None:
@@ -373,7 +380,10 @@ class Journal:
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        """Return how a job ended. A failed job may have committed a part of its work, or all of it with its result lost."""
+        """Return the event that ends a job.
+
+        A failed job may have committed some of its parts, or all of them with its result lost.
+        """
         commits = self._commits(running, job)
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
@@ -390,7 +400,7 @@ class Journal:
         return job_event(job, status, message=f"{text}; done before: {work_text(done)}", manifests=made)
 
     def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
-        """Look up what a job has committed; where that cannot be seen its report has to do."""
+        """Return the commits of a job. Return none if they cannot be read; the job's report is used then."""
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogChanged):
                 above = running.above.get((job.spec.dataset, job.spec.kind))
@@ -398,7 +408,7 @@ class Journal:
         return []
 
     def cycle_ended(self, results: Sequence[JobResult]) -> None:
-        """Write down that a cycle has ended, and which of its jobs were left."""
+        """Record the end of a cycle, and the jobs that were left."""
         with self._mutex:
             running, self._running = self._running, None
             if running is None:
@@ -424,22 +434,22 @@ class Journal:
         return epoch_ns(self._clock.now())
 
     def _send(self, payloads: Iterable[Payload]) -> None:
-        """Append events of the running cycle, and those that could not be appended before."""
+        """Append events of the running cycle, and pending events that could not be appended before."""
         running = self._running
-        assert running is not None  # noqa: S101  # every caller has looked
+        assert running is not None  # noqa: S101  # every caller has checked
         self._pending += [self._event(running.build_request_id, payload) for payload in payloads]
         try:
             while self._pending:
                 self._made().append(*self._pending[:EVENTS_AT_ONCE])
                 del self._pending[:EVENTS_AT_ONCE]
-        except Conflict as error:  # recovery has ended this cycle: the events will not become legal later
+        except Conflict as error:  # recovery has ended this cycle: its events stay refused
             self._pending.clear()
             self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
-        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, whatever the reason
+        except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, for any reason
             self.trouble = f"The journal cannot be written: {error_text(error)}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
-        """Append events of any cycle, together; recovery does.
+        """Append events of any cycle together. Used by recovery.
 
         Raises:
             Conflict: another process was first.
@@ -459,13 +469,13 @@ class Journal:
 
 
 def this_process(owner: str) -> Owner:
-    """Return who we are, as the owner of a cycle."""
+    """Return this process as the owner of a cycle."""
     host = socket.gethostname()
     return Owner(id=owner, machine=machine(), host=host, pid=os.getpid(), installation=installation())
 
 
 def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], list[UnreadableJob]]:
-    """Read jobs from their events; also return the open ones that cannot be read."""
+    """Read jobs from their events. Also return the open jobs that cannot be read."""
     found: list[JobRecord] = []
     unreadable: list[UnreadableJob] = []
     for run, own in events.items():
@@ -517,7 +527,7 @@ def _settled(ref: str, job: str | None, *, failed: bool, message: str = "") -> P
 
 
 def _ended(done: int, failed: int, left: int) -> BuildRequestEvent:
-    """Return how a cycle has ended: cancelled if jobs were left, failed if one failed."""
+    """Return the event that ends a cycle: cancelled if jobs were left, failed if a job failed."""
     status = BuildStatus.CANCELLED if left else BuildStatus.FAILED if failed else BuildStatus.COMPLETED
     parts = [counted(done, "job"), f"{failed:,} failed" if failed else "", f"{left:,} left" if left else ""]
     return BuildRequestEvent(status=status, message=", ".join(filter(None, parts)))

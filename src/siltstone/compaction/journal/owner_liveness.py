@@ -1,12 +1,13 @@
 """Whether the owner of a cycle is alive, by the locks of this machine and by the lease.
 
-1. On this machine the presence lock decides, at once, for as long as the process lives.
-2. An owner on another machine is alive while it holds the lease, because it renews the lease. It may write no event for days: a
-   job may take days.
-3. It is dead if the epoch of its lease is below ours, if it ran before this machine was restarted, or after a day without events.
+1. On this machine the liveness lock decides, immediately, as long as the process lives.
+2. An owner on another machine is alive while it holds the lease, because it renews the lease. It may write no event
+   for days, because a job may take days.
+3. An owner is dead if the epoch of its lease is below ours, if it ran before this machine was restarted, or after a
+   day without events.
 
-A host name proves nothing, because two machines may have the same. An owner that is called dead by mistake works in vain: its
-commits are checked like any other, and its events are refused.
+A host name proves nothing, because two machines may have the same. If a live owner is taken for dead, only its work is
+lost. Its commits are checked like any other, and its events are refused.
 """
 
 from collections.abc import Callable
@@ -23,19 +24,19 @@ from siltstone.errors import SiltstoneError
 from siltstone.model.lease import LeaseRow
 
 SILENT_HOURS: Final = 24.0
-"""Age of the last event at which an owner that cannot be seen, and holds no lease, counts as dead."""
+"""Hours since the last event after which an owner counts as dead, if it cannot be observed and holds no lease."""
 
 Holder = Callable[[], LeaseRow | None]
-"""Returns the row of the lease's holder; None if the lease is free."""
+"""Returns the row of the lease holder; None if the lease is free."""
 
 
 class OwnerState(StrEnum):
-    """Whether the owner of a cycle is alive, as far as can be seen."""
+    """Liveness of the owner of a cycle, as far as it can be observed."""
 
     ALIVE = "alive"
-    """Its cycle is left alone, however long it takes."""
+    """Its cycle is left alone, no matter how long it takes."""
     SUPERSEDED = "superseded"
-    """It is alive on this machine and has lost its lease to us; it may hang for ever."""
+    """The owner is alive on this machine and has lost its lease to us. It may hang for ever."""
     DEAD = "dead"
 
 
@@ -43,7 +44,7 @@ class OwnerLiveness:
     """Decides whether owners of cycles are alive."""
 
     def __init__(self, work: Path, *, clock: Clock, holder: Holder) -> None:
-        """Set up with the folder of presence files, and the holder of the lease."""
+        """Use this folder of liveness locks, and this function for the lease holder."""
         self._work = work
         self._clock = clock
         self._holder = holder
@@ -51,7 +52,7 @@ class OwnerLiveness:
     def state(self, cycle: OpenCycle, epoch: int | None) -> OwnerState:
         """Return the state of a cycle's owner; `epoch` is that of our lease, if we hold one."""
         owner = cycle.owner
-        if owner is None:  # without a job nothing is under way; without a readable one nobody can tell
+        if owner is None:  # without a job nothing is running; without a readable job the owner is unknown
             is_dead = not cycle.unreadable or self._is_silent(cycle)
             return OwnerState.DEAD if is_dead else OwnerState.ALIVE
         superseded = epoch is not None and cycle.epoch is not None and cycle.epoch < epoch
@@ -73,7 +74,7 @@ class OwnerLiveness:
         return self.age_hours(cycle.build.updated_at) > SILENT_HOURS
 
     def _holds_lease(self, cycle: OpenCycle, owner: Owner) -> bool:
-        """Return whether the lease of a cycle is still held. A lease that cannot be read counts as held."""
+        """Return true if the owner still holds the lease of a cycle. A lease that cannot be read counts as held."""
         epoch = cycle.epoch
         if epoch is None:
             return False
@@ -88,5 +89,5 @@ class OwnerLiveness:
 
 
 def _ran_before(owner: Owner) -> bool:
-    """Return whether an owner ran on this machine, before it was restarted."""
+    """Return true if an owner ran on this machine before the last restart."""
     return owner.installation != "" and owner.installation == installation()

@@ -1,16 +1,16 @@
-"""Cycles, jobs and periods as events of the lake's journal, and read back from them. Pure.
+"""Conversion of cycles, jobs and periods to events of the lake's journal, and back. Pure.
 
 | of a compaction | in the event log |
 |---|---|
 | a cycle | a build request ``cycle-<number>-<owner>`` |
 | a job | a job run under the job's own id, with the label ``<dataset>:<lane>`` |
 | a period of a dataset, or a dataset | a partition ``<dataset>/<period>`` or ``<dataset>`` |
-| what a job was to do | its `config`: files taken as inputs, numbers and the owner in `env` |
-| what a job did | one manifest for each commit: files taken and written, with rows, bytes and checksums |
+| the plan of a job | its `config`: files taken as inputs, numbers and the owner in `env` |
+| the result of a job | one manifest for each commit: files taken and written, with rows, bytes and checksums |
 | settings and tiers | the cycle's job graph |
 
-Rule: nothing that a user wrote enters an event. Names of datasets, periods, paths of files and numbers do; values of partition
-columns do not, and neither does the text of an error that may quote a row (`safe_error`).
+Rule: no value of a user enters an event. Events contain names of datasets, periods, paths of files and numbers. They
+contain no values of partition columns, and no error text that may quote a row (`safe_error`).
 """
 
 import datetime
@@ -46,7 +46,10 @@ NUMBER_DIGITS: Final = 12
 """Digits of a cycle's number in its id, so that ids sort by number."""
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
-"""Files that one event names; of more the number alone is kept. A roll-up has 501 at most."""
+"""Highest number of files that one event names.
+
+For more files only their number is stored. A roll-up has at most 501 files.
+"""
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
@@ -72,7 +75,7 @@ _SETTINGS: Final = (
 
 
 def cycle_id(number: int, owner: str) -> str:
-    """Return the id of a cycle's build request. The owner is part of it: two that run at once never share one.
+    """Return the id of a cycle's build request. It contains the owner, so two concurrent cycles never share an id.
 
     >>> cycle_id(41, "ab12cd34ef56")
     'cycle-000000000041-ab12cd34'
@@ -91,7 +94,7 @@ def cycle_number(build_request_id: str) -> int | None:
 
 
 def partition_ref(dataset: str, period: str) -> str:
-    """Return how a period of a dataset is called in the journal.
+    """Return the name of a period of a dataset in the journal.
 
     >>> partition_ref("crm.sales.calls", "2026-11-15"), partition_ref("crm.sales.people", "")
     ('crm.sales.calls/2026-11-15', 'crm.sales.people')
@@ -106,21 +109,21 @@ def job_label(dataset: str, lane: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose cycle it is: a presence on a machine."""
+    """Owner of a cycle: a liveness lock on a machine."""
 
     id: str
     machine: str
     host: str
     pid: int
     installation: str = ""
-    """Id of its machine that survives a restart; empty if the system has none."""
+    """Id of the owner's machine that survives a restart; empty if the system has none."""
 
 
 # ---- to events -----------------------------------------------------------------------------------------------------
 
 
 def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> str:
-    """Return what a cycle goes by, as JSON: the settings that decide, the tiers, and how many jobs each lane has."""
+    """Return the inputs of a cycle as JSON: deciding settings, tiers, and the number of jobs of each lane."""
     lanes: dict[str, int] = {}
     for job in jobs:
         lanes[job.spec.lane] = lanes.get(job.spec.lane, 0) + 1
@@ -138,7 +141,7 @@ def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> s
 
 
 def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
-    """Return what a job is to do; its commits come `above` a version of its table."""
+    """Return the config of a job. Its commits have versions higher than `above`."""
     spec = job.spec
     facts: dict[str, Any] = {
         "cycle": job.cycle,
@@ -174,12 +177,12 @@ def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
 
 
 def until_of(spec: JobSpec) -> int:
-    """Return the sequence up to which a fold is to take changes, as far as it was planned; 0 for any other work."""
+    """Return the sequence up to which a fold was planned to take changes; 0 for any other job."""
     return max((file.order for file in spec.files), default=0) if spec.kind is JobKind.FOLD else 0
 
 
 def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
-    """Return a payload about a job."""
+    """Return the payload of an event about a job."""
     spec = job.spec
     return JobEvent(
         job_run_id=job.id,
@@ -193,14 +196,14 @@ def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a job did, in numbers."""
+    """Result of a job in numbers."""
 
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_folded: int = 0
-    """Of a fold: how large the changes were that it brought into base."""
+    """For a fold: bytes of the changes that it folded into base."""
     files_deleted: int = 0
     bytes_deleted: int = 0
     rows: int = 0
@@ -215,7 +218,10 @@ class Done:
 def done_of(
     record: "JobRecord", result: JobResult | None, commits: Sequence[LogEntry], *, began: int, now: int
 ) -> Done:
-    """Say in numbers what a job did: by its commits, and where it has none by its report. Times are nanoseconds."""
+    """Return the result of a job in numbers, from its commits, or from its report without commits.
+
+    Times are nanoseconds.
+    """
     report = (result.report if result is not None else None) or {}
     waited = began / NS_PER_SECOND - record.waiting_since_ms / 1000 if record.waiting_since_ms else 0.0
     found = Done(
@@ -254,13 +260,13 @@ def done_of(
 
 
 def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], commits: Sequence[LogEntry]) -> Done:
-    """Return the numbers of a fold with the change files that it took; its commits on base remove none of them."""
+    """Add the folded change files to the numbers of a fold, because its commits on base remove none of them."""
     if commits and all(FOLDED_FILES in entry.info for entry in commits):
         files, size = (sum(int(entry.info[name]) for entry in commits) for name in (FOLDED_FILES, FOLDED_BYTES))
     else:
         folded = not report or bool(report.get("batches_folded"))
         files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
-    if not commits:  # what a fold's report says of bytes is all of base; a purge forgets its entry at once
+    if not commits:  # the report's bytes are those of all of base; a purge deletes its log entry at once
         found = replace(found, bytes_before=0, rows=int(report.get("change_rows") or 0))
     return replace(
         found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
@@ -268,7 +274,7 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
 
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
-    """Return whether commits cover a whole job. A split job commits each part under its own id."""
+    """Return true if commits cover a whole job. A split job commits each part under its own id."""
     if not record.kind.ends_with_commit:
         return False
     if any(entry.info.get(JOB) == record.job for entry in commits):
@@ -290,7 +296,7 @@ def manifests_of(
     sha256: Mapping[str, str],
     note: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[PartitionManifest, ...]:
-    """Return one manifest for each commit of a job; the first has the numbers of the whole job, and `note`."""
+    """Return one manifest for each commit of a job. The first has the numbers of the whole job, and `note`."""
     numbers = {
         name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in done.to_dict().items()
     } | dict(note)
@@ -330,7 +336,7 @@ def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
 
 
 def work_text(done: Done) -> str:
-    """Return what a job did in one line.
+    """Describe the result of a job in one line.
 
     >>> work_text(Done(files_before=32, files_after=1)), work_text(Done(files_deleted=1)), work_text(Done())
     ('32 files became 1', '1 file deleted', 'nothing to do')
@@ -343,7 +349,7 @@ def work_text(done: Done) -> str:
 
 
 def safe_error(kind: str | None, text: str) -> str:
-    """Return what the journal keeps of an error: nothing that may quote a row.
+    """Return the text of an error for the journal, without anything that may quote a row.
 
     >>> safe_error("conflict", "Dataset a.b.c: data/1.parquet is not live any more. Plan anew.")
     'conflict: Dataset a.b.c: data/1.parquet is not live any more. Plan anew.'
@@ -361,7 +367,7 @@ def safe_error(kind: str | None, text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job as the journal tells it."""
+    """A job as the journal recorded it."""
 
     job: str
     build_request_id: str
@@ -373,17 +379,17 @@ class JobRecord:
     owner: Owner
     epoch: int | None = None
     above: int | None = None
-    """The version of its table when it was planned: its commits come after it."""
+    """Version of its table when the job was planned. Its commits have higher versions."""
     trigger: str = ""
     bytes: int = 0
     waiting_since_ms: int = 0
     files: tuple[str, ...] = field(default=(), repr=False)
     planned_files: int = 0
-    """How many files it was to take; `files` names `MOST_FILES` at most."""
+    """Number of files that the job was planned to take. `files` names at most `MOST_FILES` of them."""
     until: int = 0
-    """Of a fold: the last sequence it was planned to fold; 0 if that was not recorded."""
+    """For a fold: the last sequence that it was planned to fold; 0 if that was not recorded."""
     scheduled_at: int = 0
-    """When it was written down, in nanoseconds."""
+    """Time at which the plan was recorded, in nanoseconds."""
     status: JobStatus = JobStatus.SCHEDULED
     began_at: int | None = None
     ended_at: int | None = None
@@ -393,15 +399,15 @@ class JobRecord:
 
     @property
     def ref(self) -> str:
-        """Its partition."""
+        """Name of its partition in the journal."""
         return partition_ref(self.dataset, self.period)
 
     def unfinished(self) -> UnfinishedJob:
-        """Return it as the planner needs it."""
+        """Return the job in the planner's form."""
         return UnfinishedJob(job=self.job, dataset=self.dataset, kind=self.kind, files=self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, without the paths of its files."""
+        """Return the record as plain data, without the paths of its files."""
         return {
             "job": self.job,
             "cycle": self.cycle,
@@ -420,18 +426,18 @@ class JobRecord:
 
 
 RECOVERED: Final = "recovered"
-"""Metadata of the first manifest of a job that recovery has ended: its outcome."""
+"""Metadata key of the first manifest of a job that recovery has ended. Its value is the outcome."""
 
 
 class Unreadable(Exception):  # noqa: N818
-    """A record of the journal is not a valid record of a job; the text has the reason."""
+    """A record of the journal is not a valid record of a job. The text has the reason."""
 
 
 def read_job(events: Iterable[Event]) -> JobRecord:
     """Read a job from its events, in their order.
 
     Raises:
-        Unreadable: its first event lacks the owner or the config.
+        Unreadable: the first event lacks the owner or the config.
     """
     record: JobRecord | None = None
     for event in events:
@@ -504,7 +510,7 @@ def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
 
 
 def _read_done(metadata: Mapping[str, str]) -> Done:
-    """Read numbers. Unknown names are ignored; a value that is not a number becomes the default."""
+    """Read the numbers of a job. Unknown names are ignored, and a value that is not a number becomes the default."""
     found: dict[str, Any] = {}
     for name, default in asdict(Done()).items():
         try:

@@ -2,20 +2,21 @@
 
 1. Cycles that the journal shows as open. Each of their jobs has one of three outcomes:
 
-   * *still running*: the owner of the cycle is alive. The planner leaves the files of the job alone. An owner that lost its lease
-     to us may hang for ever, so its files are free; the commit check decides between it and us.
+   * *still running*: the owner of the cycle is alive. The planner leaves the files of the job alone. An owner that
+     lost its lease to us may hang for ever, so its files are free. The commit check decides between it and us.
    * *completed*: the owner is dead, and commits in the log of the table cover the whole job.
-   * *failed*: the owner is dead, and they do not. The journal gets the numbers of the parts that were committed. The files are
-     free, and the next plan takes the rest.
+   * *failed*: the owner is dead, and its commits do not cover the job. The journal gets the numbers of the committed
+     parts. The files are free, and the next plan takes the rest.
 
-   The commit log of the table decides, never the journal. While that log cannot be read the job counts as still running, and each
-   recovery reports the problem. After 7 days the job counts as failed, so that its files are not blocked for ever.
-2. Datasets: finish an interrupted alteration, prune changes that base holds, sweep files of dead owners. A dataset that cannot be
-   read is reported, and the other datasets are recovered.
-3. The lake: sweep folders of crashed creates and drops, and presence files of dead processes.
+   The log of the table decides, never the journal. While that log cannot be read, the job counts as still running, and
+   each recovery reports the problem. After 7 days the job counts as failed, so that its files are not blocked for
+   ever.
+2. Datasets: finish an interrupted alteration, prune changes that base holds, sweep files of dead owners. A dataset
+   that cannot be read is reported, and the other datasets are recovered.
+3. The lake: sweep folders of crashed creates and drops, and liveness locks of dead processes.
 
-Recovery is idempotent. It can run at any time and in several processes at once, and it can crash anywhere: the next recovery does
-the rest. `owner_liveness` decides whether an owner is dead.
+Recovery is idempotent. It can run at any time and in several processes at once. After a crash of recovery the next one
+does the rest. `owner_liveness` decides whether an owner is dead.
 """
 
 from collections.abc import Sequence
@@ -64,17 +65,20 @@ if TYPE_CHECKING:
     from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 
 STALE_HOURS: Final = 7 * 24.0
-"""Age at which a dead owner's job counts as failed although the log of its table cannot be read."""
+"""Hours after which a dead owner's job counts as failed although the log of its table cannot be read."""
 SWEEP_HOURS: Final = 1.0
-"""Interval at which a process lists all files of a dataset to find orphans. The first recovery always does."""
+"""Hours between two listings of all files of a dataset to find orphans.
+
+The first recovery of a process always lists.
+"""
 
 _REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "; ask for the purge again"}
-"""Next step for jobs that do more than they commit: their commits do not prove that they were done."""
+"""Next step for jobs that do more than commit. Their commits do not prove that they are complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryProblem:
-    """A dataset, or the record of a job, that cannot be read. It is never taken for absent."""
+    """A dataset or a record of a job that cannot be read. It is never taken for absent."""
 
     what: str
     error: str
@@ -88,9 +92,9 @@ class RecoveryReport:
     completed: tuple[str, ...] = ()
     """Jobs of dead owners whose commits cover the whole job."""
     failed: tuple[str, ...] = ()
-    """The other jobs of dead owners."""
+    """All other jobs of dead owners."""
     running: tuple[UnfinishedJob, ...] = ()
-    """Jobs that are not settled; the planner leaves their files alone."""
+    """Jobs that are not settled. The planner leaves their files alone."""
     problems: tuple[RecoveryProblem, ...] = ()
     files_swept: int = 0
     folders_swept: int = 0
@@ -100,7 +104,7 @@ class RecoveryReport:
         return RecoveryReport(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     def summary(self) -> str:
-        """Return in one line what was changed; empty if nothing was.
+        """Return the changes in one line; empty if nothing was changed.
 
         >>> RecoveryReport(completed=("j1",), files_swept=2).summary()
         '1 job completed, 2 files swept'
@@ -114,13 +118,16 @@ class RecoveryReport:
         return ", ".join(f"{counted(count, noun)} {verb}" for count, noun, verb in parts if count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, without the paths of files."""
+        """Return the report as plain data, without the paths of files."""
         running = [{"job": one.job, "dataset": one.dataset, "kind": str(one.kind)} for one in self.running]
         return {**asdict(self), "running": running}
 
 
 class Recovery:
-    """Recovers one lake. Keep one for as long as a process runs cycles: it remembers when it has swept."""
+    """Recovers one lake.
+
+    Use one object for all cycles of a process, because it remembers the time of its last sweep.
+    """
 
     def __init__(
         self,
@@ -142,7 +149,7 @@ class Recovery:
         self._swept: dict[Path, float] = {}
 
     def look(self) -> RecoveryReport:
-        """Return the jobs that are not settled, and records that cannot be read; change nothing.
+        """Return the jobs that are not settled, and records that cannot be read. Nothing is changed.
 
         Raises:
             Corruption, Unavailable: the journal cannot be read.
@@ -153,12 +160,12 @@ class Recovery:
         """Recover the lake.
 
         Args:
-            epoch: epoch of our lease, if we hold one: an owner with a lower one has lost it.
-            sweep_all: list the files of every dataset now, also if that was done within the last hour.
+            epoch: epoch of our lease, if we hold it. An owner with a lower epoch has lost the lease.
+            sweep_all: list the files of every dataset now, even if that was done within the last hour.
 
         Raises:
-            Corruption, Unavailable: the journal, or the registry, cannot be read. No cycle may begin then, because unfinished
-                jobs are not known.
+            Corruption, Unavailable: the journal or the registry cannot be read. Then no cycle may begin, because
+                unfinished jobs are not known.
         """
         report = sum((self._recover_cycle(cycle, epoch) for cycle in self._journal.open_cycles()), RecoveryReport())
         reach("recovery.after_cycles")
@@ -176,7 +183,7 @@ class Recovery:
     def _recover_cycle(self, cycle: OpenCycle, epoch: int | None) -> RecoveryReport:
         state = self._owners.state(cycle, epoch)
         if state is OwnerState.SUPERSEDED:
-            return RecoveryReport()  # it may still report its end itself; its files are free
+            return RecoveryReport()  # the owner may still report its end; its files are free
         if state is OwnerState.ALIVE:
             return _still_running(cycle)
         report, events = self._settle_jobs(cycle)
@@ -187,13 +194,13 @@ class Recovery:
         reach("recovery.before_events")
         try:
             self._journal.append(cycle.build.build_request_id, events)
-        except Conflict:  # another process recovers this cycle, or its owner is alive after all: their events count
+        except Conflict:  # another process recovers this cycle, or its owner is alive: their events count
             return _still_running(cycle)
         reach("recovery.after_events")
         return report
 
     def _settle_jobs(self, cycle: OpenCycle) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle the jobs of a dead owner; return the outcome and the events that record it."""
+        """Settle the jobs of a dead owner. Return the outcome and the events that record it."""
         report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(one.job for one in cycle.unreadable))
         message = "its record cannot be read"
         events: list[Payload] = [
@@ -207,7 +214,10 @@ class Recovery:
         return report, events
 
     def _settle(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle one job of a dead owner; without its commits it counts as still running, until it is stale."""
+        """Settle one job of a dead owner.
+
+        If its commits cannot be read, it counts as still running until it is stale.
+        """
         try:
             return self._settle_by_commits(record)
         except Exception as error:  # noqa: BLE001  # an error of any kind with one job does not stop the others' recovery
@@ -246,7 +256,7 @@ class Recovery:
                 return RecoveryReport(files_swept=self._compactor.recover(store))
             self._compactor.catch_up(store)
         except Gone:
-            problem = self._registry.broken(registration)  # None: it was dropped since it was listed
+            problem = self._registry.broken(registration)  # None: the dataset was dropped after it was listed
         except Exception as error:  # noqa: BLE001  # an error of any kind with one dataset does not stop the others' recovery
             problem = error
         if problem is None:
@@ -256,7 +266,7 @@ class Recovery:
         return RecoveryReport(problems=(found,))
 
     def _is_due(self, place: Path, *, always: bool) -> bool:
-        """Return whether to list all files of a folder now: on the first call, then every `SWEEP_HOURS`."""
+        """Return true if all files of a folder are to be listed now: on the first call, then every `SWEEP_HOURS`."""
         now = self._clock.monotonic_seconds()
         last = self._swept.get(place)
         if not always and last is not None and now - last < SWEEP_HOURS * 3600:
@@ -275,7 +285,10 @@ def _record_problems(cycle: OpenCycle) -> tuple[RecoveryProblem, ...]:
 
 
 def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
-    """Return the events that end a job with what it has committed. A completed job that had not begun begins first."""
+    """Return the events that end a job with its committed parts.
+
+    A completed job without a start event gets one first.
+    """
     began = record.began_at or record.scheduled_at
     ended = max((entry.at_ms for entry in commits), default=0) * 1_000_000
     done = done_of(record, None, commits, began=began, now=ended) if commits else Done()
@@ -292,7 +305,7 @@ def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatu
 
 
 def _cycle_ending(cycle: OpenCycle, report: RecoveryReport) -> list[Payload]:
-    """Return the events that end the cycle of a dead owner: one for each open partition, and one for the cycle."""
+    """Return the events that end the cycle of a dead owner: one per open partition, and one for the cycle."""
     done = {record.job for record in cycle.jobs if record.status is JobStatus.COMPLETED} | set(report.completed)
     refs: dict[str, bool] = {}
     for record in cycle.jobs:

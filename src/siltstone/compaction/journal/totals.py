@@ -1,8 +1,8 @@
 """Totals of a lake's compactions, by tier and by dataset, counted over the journal.
 
-Counting is pure (`counted`) and incremental. A file of the cache keeps the totals, the index of the next event and the id of the
-last one, so only new events are read. The file can be deleted at any time; one that does not fit the journal, or cannot be read,
-is rebuilt.
+Counting is pure (`counted`) and incremental. A cache file holds the totals, the index of the next event and the id of
+the last one. So only new events are read. The file can be deleted at any time. A file that cannot be read or does not
+match the journal is rebuilt.
 """
 
 import datetime
@@ -44,19 +44,19 @@ AT_ONCE: Final = 10_000
 
 
 _SUMMED: Final = tuple(one.name for one in fields(Done) if one.name != "waited_seconds")
-"""The numbers of a job that are added up; of waiting the longest counts."""
+"""Numbers of a job that are added up. Only the waiting time is a maximum."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What jobs have come to."""
+    """Totals of jobs."""
 
     jobs: int = 0
-    """Those that were done."""
+    """Number of completed jobs."""
     failures: int = 0
     cancelled: int = 0
     recovered: int = 0
-    """Of all: those whose end recovery has written."""
+    """Number of jobs, of any outcome, whose end recovery has recorded."""
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
@@ -67,17 +67,17 @@ class Statistics:
     rows: int = 0
     seconds: float = 0.0
     longest_wait_seconds: float = 0.0
-    """The longest time that work waited from being due to being begun: the age of the backlog when it was worst."""
+    """Longest time in seconds between a job's due time and its start: the highest age of the backlog."""
     last_job: str | None = None
     last_lane: str | None = None
-    """The tier or kind of work of the last job."""
+    """Tier or kind of the last job."""
     last_status: str | None = None
     last_message: str | None = None
     last_ended_at: str | None = None
 
     @property
     def write_amplification(self) -> float | None:
-        """Bytes written to disk for each byte that users wrote: their own write, and every rewrite since; None without a fold."""
+        """Bytes written to disk per byte that users wrote: the original write and all rewrites. None without a fold."""
         return (self.bytes_folded + self.bytes_after) / self.bytes_folded if self.bytes_folded else None
 
     def add(self, record: JobRecord) -> None:
@@ -94,7 +94,7 @@ class Statistics:
         self.last_message, self.last_ended_at = record.message, iso(record.ended_at)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the totals as plain data."""
         amplification = self.write_amplification
         return asdict(self) | {
             "seconds": round(self.seconds, 3),
@@ -104,7 +104,7 @@ class Statistics:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """What all cycles have come to, and each lane and dataset apart."""
+    """Totals of all cycles, and of each lane and each dataset."""
 
     cycles: int = 0
     cycles_failed: int = 0
@@ -116,21 +116,21 @@ class Totals:
     lanes: dict[str, Statistics] = field(default_factory=dict)
     datasets: dict[str, Statistics] = field(default_factory=dict)
     done_at: dict[str, int] = field(default_factory=dict)
-    """When the last job of each label was done, in nanoseconds."""
+    """Time of the last completed job of each label, in nanoseconds."""
     next_index: int = 1
     last_event: str | None = None
     begun: dict[str, int] = field(default_factory=dict)
-    """Cycles that have not ended, each with when it began."""
+    """Start times of the cycles that have not ended, by cycle."""
     scheduled: dict[str, list[str]] = field(default_factory=dict)
-    """Jobs that have not ended, each with its events so far as JSON: few, and gone when they end."""
+    """Events as JSON of the jobs that have not ended, by job. They are few, and are removed when the job ends."""
 
     def last_done(self, dataset: str, lane: str) -> datetime.datetime | None:
-        """Return when a dataset had its last job of a lane; None if it had none."""
+        """Return the time of a dataset's last completed job of a lane; None before the first."""
         at = self.done_at.get(job_label(dataset, lane))
         return None if at is None else datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data for people and machines."""
+        """Return the totals as plain data for people and machines."""
         return {
             "cycles": self.cycles,
             "cycles_failed": self.cycles_failed,
@@ -145,7 +145,10 @@ class Totals:
 
 
 def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
-    """Take in events in their order; what is no cycle or job of ours is passed over. The totals given are changed."""
+    """Add events to the totals, in their order.
+
+    Events that are not about a cycle or job of ours are skipped. Changes `totals`.
+    """
     under_way = {run: [parse_event(text) for text in told] for run, told in totals.scheduled.items()}
     for one in events:
         totals.next_index, totals.last_event = one.index + 1, one.event.event_id
@@ -188,16 +191,16 @@ def _count_job(totals: Totals, record: JobRecord) -> None:
     totals.datasets.setdefault(record.dataset, Statistics()).add(record)
 
 
-# ---- kept ------------------------------------------------------------------------------------------------------------
+# ---- cache file ------------------------------------------------------------------------------------------------------
 
 
 def kept_at(log: EventLog) -> Path:
-    """Return the file of the cache that keeps the totals of a journal."""
+    """Return the path of the cache file with the totals of a journal."""
     return private_cache("eventlog") / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"
 
 
 def totals_of(log: EventLog, kept: Path) -> Totals:
-    """Return the totals of a journal, reading what came since the last time and keeping what it comes to in a file."""
+    """Return the totals of a journal. Read only events that are newer than the cache file, and update that file."""
     totals = _loaded(log, kept)
     before = totals.next_index
     counted(totals, log.events(before, at_once=AT_ONCE))
@@ -207,7 +210,7 @@ def totals_of(log: EventLog, kept: Path) -> Totals:
 
 
 def _loaded(log: EventLog, kept: Path) -> Totals:
-    """Read the cached totals; empty ones if there is no valid file of this log."""
+    """Read the cached totals; empty totals if there is no valid file of this log."""
     try:
         data = json.loads(kept.read_text())
         if data.pop("layout") != LAYOUT:
@@ -230,7 +233,7 @@ def _loaded(log: EventLog, kept: Path) -> Totals:
 
 
 def _keep(totals: Totals, kept: Path) -> None:
-    """Write what has been counted, whole or not at all; a cache that cannot be written is no error."""
+    """Write the cache file atomically. Ignore a write error, because the totals can be counted again."""
     draft = kept.with_name(f"{kept.name}.{os.getpid()}")
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)

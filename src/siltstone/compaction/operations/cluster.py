@@ -1,15 +1,19 @@
-"""The clustering: rows of a period of a log in an order of several columns at once, so that a search by any opens few files.
+"""The clustering: sorts the rows of a period of a log by several columns at once.
 
-`rewrite` says how a job is planned, verified and committed; `z_order` what the order is. All of it is computed on Spark:
+A search by any of them opens few files.
 
-1. a sample of the rows is sorted column by column in one task, and every 64th part of it leaves Spark as a bound;
-2. each row's rank in each column is found by a tree of comparisons with the bounds, which Spark compiles, and the ranks'
-   interleaved bits are the row's place;
-3. rows are divided by ranges of places, into as many files as the plan says, and sorted by place inside of them.
+`rewrite` plans, verifies and commits the job. `z_order` defines the order. Spark computes everything:
 
-No row reaches the driver, whatever their number. Columns that divide the files have one value in a job, and are left out.
+1. One task sorts a sample of the rows column by column. Every 64th part of it leaves Spark as a bound.
+2. A tree of comparisons with the bounds, which Spark compiles, finds each row's rank in each column. The interleaved
+   bits of the ranks are the row's position.
+3. Rows are divided by ranges of positions, into as many files as planned, and sorted by position inside each file.
 
-Only logs are clustered. Base files of a keyed dataset are sorted by key, and folds, lookups and merged reads rely on it.
+No row reaches the driver, independent of the number of rows. Partition columns have one value in a job, and are left
+out.
+
+Only logs are clustered. Base files of a keyed dataset are sorted by key, and folds, lookups and merged reads rely on
+it.
 """
 
 from collections.abc import Sequence
@@ -44,9 +48,9 @@ if TYPE_CHECKING:
 
 PLACE: Final = "_place"
 SAMPLE_ROWS: Final = 20_000
-"""About so many rows are looked at for bounds; one task sorts them."""
+"""Approximate number of rows in the sample for bounds. One task sorts them."""
 TEXT_CHARS: Final = 64
-"""Text is compared by so much of its beginning: bounds need no more."""
+"""Number of leading characters by which text is compared. Bounds need no more."""
 
 
 def cluster(
@@ -57,12 +61,12 @@ def cluster(
     epoch: int | None = None,
     job: str = "",
 ) -> RollUpReport:
-    """Do one planned clustering, by the dataset's columns unless the plan names others.
+    """Run one planned clustering, by the columns of the plan; default: the dataset's columns.
 
     Raises:
         InvalidRequest: the dataset is keyed.
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        Corruption: what was written is not what was taken. Nothing was changed.
+        Corruption: the written rows differ from the rows read. Nothing was changed.
     """
     if not store.spec.is_log:
         raise _keyed(store)
@@ -74,7 +78,9 @@ def cluster(
 
 
 def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
-    """Return the clustering of every period and partition of base that is not clustered already; by other columns of all.
+    """Return the clusterings of all periods and partitions of base that are not clustered yet.
+
+    By columns that differ from the dataset's own, all periods and partitions are clustered.
 
     Raises:
         InvalidRequest: the dataset is keyed, or a column cannot be ordered by.
@@ -106,7 +112,7 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
 
 
 def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-    """Say what a clustering of the whole base would rewrite; nothing is changed, and Spark is not asked.
+    """Estimate what a clustering of the whole base would rewrite. Nothing is changed, and Spark is not used.
 
     Raises:
         InvalidRequest: see `whole_base`.
@@ -135,7 +141,10 @@ def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
 
 
 def _order(store: Store, by: Sequence[str]) -> list[str]:
-    """Return the columns that decide about the order: one that divides the files has a single value in a job."""
+    """Return the columns that define the order.
+
+    Partition columns are left out, because they have one value in a job.
+    """
     wanted = by or store.spec.clustered_by
     return [name for name in wanted if name not in store.spec.partition_by] or list(store.spec.sort_by)
 
@@ -159,7 +168,7 @@ def _write(
 
 
 def comparable(field: pa.Field) -> "Column":
-    """Return a column as numbers or text in the same order, whose bounds can be written down as they are."""
+    """Return a column as numbers or text in the same order, whose bounds can be written as literals."""
     from pyspark.sql import functions as F
 
     column, kind = F.col(f"`{field.name}`"), field.type
@@ -175,7 +184,7 @@ def comparable(field: pa.Field) -> "Column":
 
 
 def _place(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "Column":
-    """Return the place of a row in the order."""
+    """Return the position of a row in the order."""
     from pyspark.sql import functions as F
 
     bounds = _bounds(rows, values, count=count)
@@ -188,7 +197,7 @@ def _place(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "Col
 
 
 def _bounds(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> list[list[Any]]:
-    """Return the first value of each range but the lowest, of each column. Only these leave Spark."""
+    """Return the first value of each range except the lowest, for each column. Only these values leave Spark."""
     from pyspark.sql import functions as F
 
     share = min(1.0, SAMPLE_ROWS / max(1, count))
@@ -203,7 +212,7 @@ def _bounds(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> lis
 
 
 def _picked(values: "Column") -> "Column":
-    """Return the values that stand at every `RANGES`-th part of a sorted list."""
+    """Return the values at every `RANGES`-th part of a sorted list."""
     from pyspark.sql import functions as F
 
     at = F.sequence(F.lit(1), F.lit(RANGES - 1))
@@ -211,7 +220,10 @@ def _picked(values: "Column") -> "Column":
 
 
 def _ranked(value: "Column", bounds: Sequence[Any], adds: Sequence[int]) -> "Column":
-    """Return what a value's rank adds to the place, by halving: a value that is a bound belongs to the range above."""
+    """Return the share of a value's rank in the position, by binary search.
+
+    A value equal to a bound is in the range above.
+    """
     from pyspark.sql import functions as F
 
     if not bounds:

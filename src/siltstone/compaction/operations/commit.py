@@ -1,12 +1,12 @@
-"""The order of a compaction's durable steps. Whoever changes it changes what a crash leaves behind.
+"""The order of a compaction's durable steps. A change of this order changes what a crash leaves behind.
 
-1. new files are written and verified          crash: orphans of a dead owner, the sweep takes them
-2. base commits: removes the plan's files, adds the new ones, sets "siltstone.fold"      the one moment that counts
-3. base is synced, then `changes` is pruned up to the watermark that base now has       crash before: recovery prunes
+1. new files are written and verified          crash: orphans of a dead owner, which the sweep deletes
+2. base commits: removes the plan's files, adds the new ones, sets "siltstone.fold"      the fold takes effect here
+3. base is synced, then `changes` is pruned up to the watermark of base                 crash before: recovery prunes
 4. removed files are deleted, later or in a purge                                       readers take a new snapshot
 
-A reader is right at every point: before 2 it sees base and changes, after 2 it leaves out every change at or below the
-watermark, whether it was pruned or not.
+A reader is correct at every point. Before 2 it sees base and changes. After 2 it skips every change at or below the
+watermark, pruned or not.
 """
 
 from siltstone.compaction.operations.fold_plan import FoldPlan
@@ -38,7 +38,7 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
 
     Raises:
         Conflict: another fold, load or rewrite was first. Nothing was changed.
-        Corruption: what was written is not what the plan expects. Nothing was changed.
+        Corruption: the written files do not match the plan. Nothing was changed.
     """
     rows = sum(file.rows for file in written)
     if rows != plan.expected_rows:
@@ -69,17 +69,20 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
 
 
 def fold_info(changed_ms: tuple[int, int] | None) -> dict[str, str]:
-    """Return what a fold's entry says of the time of its changes, so that a time can be found when `changes` has forgotten."""
+    """Return the commit times of folded changes for the log entry.
+
+    They stay known after `changes` has deleted its entries.
+    """
     return {} if changed_ms is None else {CHANGED_FROM: str(changed_ms[0]), CHANGED_TO: str(changed_ms[1])}
 
 
 def job_info(job: str) -> dict[str, str]:
-    """Return what an entry says of the job of a cycle that made it, if one did."""
+    """Return the job id for the log entry, if a job of a cycle makes the commit."""
     return {JOB: job} if job else {}
 
 
 def raise_epoch(store: Store, epoch: int) -> int:
-    """Commit the epoch alone, so that every job of a lower one is refused from now on; return base's version."""
+    """Commit only the epoch, so that every job with a lower epoch is refused from now on. Return base's version."""
     return store.base.commit(
         lambda parent: Commit(
             kind=CommitKind.EPOCH,
@@ -90,10 +93,10 @@ def raise_epoch(store: Store, epoch: int) -> int:
 
 
 def prune(store: Store) -> int:
-    """Remove from `changes` exactly the files that base holds; return how many.
+    """Remove from `changes` exactly the files that base holds; return their number.
 
-    The watermark is read from base, which is synced first: a change must never be pruned on the word of an entry that
-    a power cut could take back.
+    The watermark is read from base, which is synced first. A change must never be pruned because of an entry that a
+    power cut could undo.
     """
     store.base.sync()
     watermark = store.base.pin(APP_FOLD).transactions.get(APP_FOLD, 0)

@@ -1,6 +1,6 @@
-"""Keeping one dataset in shape: recovery, folds, purges, vacuums, status. What `Dataset` calls.
+"""Maintenance operations of one dataset: recovery, folds, purges, vacuums, status. `Dataset` calls them.
 
-Every lake has one of these, and most commands ask nothing of it: the rooms that do the work are imported where they are used.
+Every lake has such an object, and most commands do not use it. So the modules that do the work are imported on use.
 """
 
 import threading
@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     from siltstone.compaction.planning.model import JobSpec
 
 PURGE_TRIES: Final = 5
-"""How often a purge folds until it was the first."""
+"""Highest number of folds in a purge. A fold is repeated if another process commits first."""
 
 
 class DatasetMaintenance:
     """Implements the dataset layer's `Maintenance`."""
 
     def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
-        """Ask for a session only when there is something to rewrite; `leased` says which epoch the lake's lease has."""
+        """Set up the operations.
+
+        `spark` is called only when there is something to rewrite. `leased` returns the epoch of the lake's lease.
+        """
         self._given = spark
         self._leased = leased
         self._tagged: dict[str, SparkSession] = {}
         self._own = threading.local()
 
     def _spark(self) -> "SparkSession":
-        """Return the session; what it does from now on for this thread can be interrupted by the name of the thread's job."""
+        """Return the session. Tag its work for this thread, so that it can be interrupted by the thread's job."""
         found = self._given()
         tag: str = getattr(self._own, "tag", "")
         if tag:
@@ -55,7 +58,7 @@ class DatasetMaintenance:
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Let what Spark does for this thread inside the block be interrupted by a name."""
+        """Tag the Spark work of this thread inside the block, so that it can be interrupted."""
         self._own.tag = tag
         try:
             yield
@@ -68,7 +71,7 @@ class DatasetMaintenance:
                 remove_tag(found, tag)
 
     def interrupt(self, tag: str) -> None:
-        """Let Spark cancel what it does under a name; nothing, if it does nothing. From any thread."""
+        """Cancel the Spark work with a tag, if there is any. May be called from any thread."""
         found = self._tagged.get(tag)
         if found is not None:
             from siltstone.spark.job_tags import interrupt_tag
@@ -76,14 +79,17 @@ class DatasetMaintenance:
             interrupt_tag(found, tag)
 
     def recover(self, store: Store) -> int:
-        """Finish what a crash interrupted, prune what base holds, sweep what nobody will commit; return files swept."""
+        """Finish what a crash interrupted, prune what base holds, and sweep orphans.
+
+        Return the number of swept files.
+        """
         from siltstone.compaction.operations.garbage_collection import sweep_orphans
 
         self.catch_up(store)
         return sweep_orphans(store)
 
     def catch_up(self, store: Store) -> None:
-        """Finish what a crash interrupted, and prune what base holds: recovery without a listing of files."""
+        """Finish what a crash interrupted, and prune what base holds. This is recovery without a listing of files."""
         from siltstone.dataset.schema_changes import finish
 
         finish(store)
@@ -92,11 +98,11 @@ class DatasetMaintenance:
     def compact(
         self, store: Store, *, purge: bool, epoch: int | None = None, job: str = "", until: int | None = None
     ) -> CompactReport:
-        """Recover, fold, prune; with `purge`, raise the epoch and delete from disk all that is not live.
+        """Recover, fold and prune. With `purge`, also raise the epoch and delete from disk all files that are not live.
 
-        The fold carries the given `epoch`, that of a lease, or the dataset's own, and the name of its job. A purge's epoch is
-        above both and so fences out every job that was planned before it: such a job may hold rows that are to be forgotten.
-        With `until` a fold takes the changes up to that sequence.
+        The fold carries the job's id and the given `epoch`, which is that of a lease; default: the dataset's own
+        epoch. The epoch of a purge is above both, and so fences out every job that was planned before it. Such a job
+        may hold rows that must be forgotten. With `until` a fold takes the changes up to that sequence.
         """
         from siltstone.compaction.operations.garbage_collection import check_no_link, purge_files
 
@@ -109,7 +115,7 @@ class DatasetMaintenance:
             return self._fold_any(store, epoch=epoch, job=job, until=until)
         epoch = max(store.snapshot().epoch, self._leased()) + 1
         store, report = self._fold_for_purge(store, epoch=epoch, job=job)
-        if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was quicker
+        if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was first
             raise_epoch(store, epoch)
         reach("purge.after_fold")
         store.forget()
@@ -118,7 +124,9 @@ class DatasetMaintenance:
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
     def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> tuple[Store, CompactReport]:
-        """Fold, and once more where another fold or alteration was quicker: who has to forget somebody does not give up for that.
+        """Fold, and repeat it if another fold or alteration was first.
+
+        A purge must not fail because of a concurrent commit.
 
         Return the store with the columns that were folded, and the report.
         """
@@ -130,7 +138,7 @@ class DatasetMaintenance:
         return store, self._fold_any(store, epoch=epoch, job=job)
 
     def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        """Fold, without Spark if there is nothing to fold."""
+        """Fold. Spark is not used if there is nothing to fold."""
         started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
         if not snapshot.unfolded:
             from siltstone.compaction.operations.fold import empty_plan, report_of
@@ -150,25 +158,25 @@ class DatasetMaintenance:
     def squash(
         self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
     ) -> SquashReport:
-        """Bring small change files together, if there are that many."""
+        """Merge small change files, if there are enough of them."""
         from siltstone.compaction.operations.squash import squash
 
         return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
     def roll_up(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
-        """Bring small files of a period of a log together, as planned."""
+        """Merge small files of a period of a log, as planned."""
         from siltstone.compaction.operations.roll_up import roll_up
 
         return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
     def cluster(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
-        """Order the rows of a period of a log by several columns at once, as planned."""
+        """Sort the rows of a period of a log by several columns at once, as planned."""
         from siltstone.compaction.operations.cluster import cluster
 
         return cluster(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
-        """Order the rows of every period of a log, by its own columns unless told."""
+        """Sort the rows of every period of a log; default: by the dataset's own columns."""
         from siltstone.compaction.operations.cluster import cluster, whole_base
 
         store = store.current()
@@ -176,13 +184,13 @@ class DatasetMaintenance:
         return [cluster(self._spark(), store, job) for job in jobs]
 
     def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-        """Say what `cluster_all` would rewrite, without Spark."""
+        """Estimate what `cluster_all` would rewrite, without Spark."""
         from siltstone.compaction.operations.cluster import estimate
 
         return estimate(store.current(), by=by)
 
     def estimate(self, store: Store) -> FoldEstimate:
-        """Say what a fold or a purge would have to do, without Spark."""
+        """Estimate the work of a fold or a purge, without Spark."""
         from siltstone.compaction.operations.dataset_status import fold_estimate
         from siltstone.compaction.operations.garbage_collection import unreferenced_files
 
@@ -200,7 +208,7 @@ class DatasetMaintenance:
         return vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self, store: Store) -> Status:
-        """Count rows, files, bytes and backlog; a file that cannot be read is named."""
+        """Count rows, files, bytes and backlog. Name the files that cannot be read."""
         from siltstone.compaction.operations.dataset_status import status
 
         return status(store)

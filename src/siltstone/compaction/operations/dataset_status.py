@@ -1,7 +1,8 @@
-"""How a dataset stands: its size, its backlog, what a fold would have to do; from logs, listings and footers, without Spark.
+"""Status of a dataset: size, backlog and the estimated work of a fold, from logs, listings and footers, without Spark.
 
-A status is asked for most when something is wrong. So a file that cannot be read is named in it and hides nothing else; what
-would have been read from it is told as what it is at most. Rows of a dataset with such a file cannot be read all the same.
+A status is requested most often when something is wrong. So a file that cannot be read is named and hides nothing
+else. Numbers that would come from it are replaced by their upper bounds. Rows of a dataset with such a file still
+cannot be read.
 """
 
 import datetime
@@ -22,16 +23,16 @@ from siltstone.model.columns import WRITTEN_AT
 from siltstone.model.reports import FoldEstimate, Status
 
 MOST_LOOKED: Final = 1_000
-"""Change files whose footers are looked at; there are more only where nobody folds."""
+"""Highest number of change files whose footers are read. More exist only in a dataset that is never folded."""
 
 MS_PER_SECOND: Final = 1000
 
 Reasons = dict[str, SiltstoneError]
-"""What is wrong with files, by their paths below the dataset's folder."""
+"""Errors of files, by their paths below the dataset's folder."""
 
 
 def status(store: Store) -> Status:
-    """Count rows, files, bytes and backlog, and name the files that cannot be read as far as they were met.
+    """Count rows, files, bytes and backlog, and name the unreadable files that were found on the way.
 
     Raises:
         Corruption: a log cannot be read.
@@ -71,24 +72,27 @@ def status(store: Store) -> Status:
 
 
 def fold_estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
-    """Say what a fold of a snapshot would have to do, without Spark."""
+    """Estimate the work of a fold of a snapshot, without Spark."""
     return estimate_log(store, snapshot) if store.spec.is_log else estimate(store, snapshot)
 
 
 def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
-    """Say what a fold would have to do; all of base where changes cannot be read, and then say why in `bad`."""
+    """Estimate the work of a fold. If changes cannot be read, assume all of base and add the reasons to `bad`."""
     try:
         return fold_estimate(store, snapshot)
     except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
         found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
-        if not found and not isinstance(error, FileNotFoundError):  # else it was folded and deleted meanwhile
+        if not found and not isinstance(error, FileNotFoundError):  # a missing file was folded and deleted meanwhile
             raise
         bad |= found
         return estimate_of(store, snapshot, snapshot.base.files)
 
 
 def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
-    """Return when the oldest change was committed; where a squash hides that, when the oldest readable one was written."""
+    """Return the commit time of the oldest change.
+
+    After a squash hid it, return the write time of the oldest readable change.
+    """
     if snapshot.changed_ms is not None:
         return datetime.datetime.fromtimestamp(snapshot.changed_ms[0] / MS_PER_SECOND, datetime.UTC)
     for file in snapshot.unfolded:
@@ -109,7 +113,7 @@ def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime
 
 
 def _still_live(store: Store, bad: Reasons) -> Reasons:
-    """Leave out what is no part of the dataset any more: it was compacted and deleted while we looked."""
+    """Leave out files that are no longer part of the dataset, because they were compacted and deleted meanwhile."""
     if not bad:
         return {}
     now = store.snapshot()

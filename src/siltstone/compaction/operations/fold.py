@@ -1,12 +1,12 @@
-"""The fold: everything in `changes` up to now becomes part of `base`.
+"""The fold: moves all current changes into `base`.
 
 Flow (see `commit` for what a crash leaves behind at each step):
 
-1. plan: snapshot; the last change of each key; Spark finds them among base's keys and says, file by file, how many rows
-   are replaced and dropped. Files without a match are not touched.
-2. run: Spark writes the touched files anew. Few changes are laid over them file by file (`fold_arrow`); many are merged
-   by a shuffle on the key (`fold_shuffle`).
-3. verify: every footer is read back, counts must equal the plan's.
+1. plan: take a snapshot and the last change of each key. Spark finds these keys in base and counts, file by file, the
+   rows that are replaced and dropped. Files without a match are not touched.
+2. run: Spark rewrites the touched files. Few changes are applied file by file (`fold_arrow`). Many are merged by a
+   shuffle on the key (`fold_shuffle`).
+3. verify: every footer is read back, and the counts must equal those of the plan.
 4. commit, prune.
 """
 
@@ -42,36 +42,39 @@ if TYPE_CHECKING:
 
 
 IN_PLACE_BYTES: Final = 64 * 1024 * 1024
-"""Changes are sent to the tasks with their work; more than this (a message of Connect is limited, too) goes by a shuffle."""
+"""Highest size in bytes of changes that are sent to the tasks.
+
+Larger changes use a shuffle; a message of Connect is limited, too.
+"""
 
 
 class Rewrite(Protocol):
-    """One way to bring the last changes into base files."""
+    """A method to merge the last changes into base files."""
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
+        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
 
     def matched(self) -> dict[str, Matched]:
         """Count, per base file, the rows that are replaced and dropped."""
 
     def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
-        """Write the touched files anew; return the names of the files that count, None for all in the folder."""
+        """Rewrite the touched files. Return the names of the valid files; None means all in the folder."""
 
 
 class Work(Protocol):
     """The fold of one snapshot of a dataset."""
 
     def plan(self, *, epoch: int) -> FoldPlan:
-        """Say which files it takes, and how many rows must come out."""
+        """Return the plan: the files to rewrite, and the exact row counts to expect."""
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Write into the folder, and verify what lies there."""
+        """Write the files into the folder, and verify them."""
 
 
 def fold(
     spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
 ) -> CompactReport:
-    """Fold everything that is in `changes` of a keyed dataset now, and prune it; see `fold_by`."""
+    """Fold all current changes of a keyed dataset, and prune them; see `fold_by`."""
     return fold_by(
         lambda snapshot: KeyedFold(spark=spark, store=store, snapshot=snapshot),
         store,
@@ -84,14 +87,14 @@ def fold(
 def fold_by(
     way: Callable[[Snapshot], Work], store: Store, *, epoch: int | None, job: str, until: int | None
 ) -> CompactReport:
-    """Fold everything that is in `changes` now, and prune it; `epoch` raises the dataset's epoch with the commit.
+    """Fold all current changes, and prune them. `epoch` raises the dataset's epoch with the commit.
 
-    With `until`, only changes up to that sequence, or up to the end of the last file before it: a state that the dataset was in,
-    so it is a fold like any other, of less.
+    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
+    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
 
     Raises:
-        Conflict: another fold was first; nothing was changed.
-        UnreadableFiles: change files, or files of base that it has to write anew, cannot be read; nothing was changed.
+        Conflict: another fold was first. Nothing was changed.
+        UnreadableFiles: change files, or files of base to rewrite, cannot be read. Nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
@@ -118,7 +121,7 @@ def fold_by(
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedFold:
-    """The last changes of a snapshot, and how they become part of base."""
+    """The last changes of a snapshot, and the method to merge them into base."""
 
     spark: "SparkSession"
     store: Store
@@ -126,7 +129,7 @@ class KeyedFold:
 
     @cached_property
     def _chosen(self) -> tuple[Rewrite, dict[str, Matched]]:
-        """The way, and where it has found the changed keys."""
+        """The chosen method, and the base files where it has found the changed keys."""
         if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
             with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
                 few = _in_place(self.spark, self.store, self.snapshot)
@@ -139,11 +142,11 @@ class KeyedFold:
         return Shuffled(spark=self.spark, store=self.store, snapshot=self.snapshot)
 
     def plan(self, *, epoch: int) -> FoldPlan:
-        """Count what will be there."""
+        """Count the rows that the fold will write."""
         return _plan(self.store, self.snapshot, *self._chosen, epoch=epoch)
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Write, in the spare way if the chosen one fails, and verify."""
+        """Write the files and verify them. If Spark's tasks cannot run the chosen method, use the shuffle."""
         store = self.store
         try:
             names = self._chosen[0].write(plan, folder)
@@ -173,20 +176,26 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
 def land(
     store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
 ) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
-    """Let `write` write and verify the files of a folder, commit and prune; what is not committed is removed again."""
+    """Write and verify the files of a folder with `write`, commit and prune.
+
+    Delete the files if they are not committed.
+    """
     with store.presence() as owner:
         folder = attempt_folder(owner.owner, 0)
         with discarding(store, owner.owner), disk_failures(store):
             written = write(folder) if plan.expected_rows else ()
             outputs = manifest(store.base.path, written)
-        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others it may be live
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
             commit_fold(store, plan, written)
     prune(store)
     return written, outputs
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
-    """A change file with a column that base lacks would lose it in silence; refuse instead. Recovery ends such an alteration."""
+    """Refuse change files with a column that base lacks, because a fold would lose the column.
+
+    Recovery finishes such an alteration.
+    """
     check_columns(store, snapshot)
     known = set(snapshot.base.schema.names)
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
@@ -227,7 +236,7 @@ def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str,
 
 
 def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
-    """Say what a fold would have to do, from logs and footers alone: no Spark, nothing is written."""
+    """Estimate the work of a fold from logs and footers alone. Spark is not used, and nothing is written."""
     touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
     if touched and snapshot.unfolded_rows <= store.settings.arrow_changes_rows:
         keys = unfolded_rows(store, snapshot, columns=store.spec.key)
@@ -237,7 +246,7 @@ def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
 
 
 def estimate_of(store: Store, snapshot: Snapshot, touched: Sequence[DataFile]) -> FoldEstimate:
-    """Say what a fold would have to do that rewrites at most these files of base."""
+    """Estimate the work of a fold that rewrites at most these files of base."""
     return FoldEstimate(
         dataset=str(store.name),
         base_rows=snapshot.base.rows,
@@ -255,7 +264,7 @@ def estimate_of(store: Store, snapshot: Snapshot, touched: Sequence[DataFile]) -
 def _candidates(
     store: Store, files: Sequence[DataFile], latest: pa.Table, ranges: dict[str, KeyRange]
 ) -> list[DataFile]:
-    """Leave out files whose footer says that no changed key can be in them."""
+    """Return the files that may hold a changed key, by their footers."""
     first = store.spec.key[0]
     if pa.types.is_boolean(store.schema.field(first).type):
         return list(files)
@@ -264,7 +273,7 @@ def _candidates(
 
 
 def _key_range(store: Store, file: DataFile) -> KeyRange:
-    """Return the range of the key's first column by the file's footer."""
+    """Return the range of the key's first column, from the file's footer."""
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
@@ -303,7 +312,7 @@ def report_of(
     started: float,
     outputs: tuple[OutputFile, ...] = (),
 ) -> CompactReport:
-    """Return what a fold did, in exact counts."""
+    """Return the report of a fold, in exact counts."""
     removed_bytes = sum(file.size_bytes for file in plan.touched)
     return CompactReport(
         dataset=str(store.name),

@@ -1,9 +1,9 @@
-"""A fold of few changes: touched files are written anew one by one, by Arrow inside Spark's tasks.
+"""A fold of few changes: Arrow inside Spark's tasks rewrites the touched files one by one.
 
-Spark says which task works on which file and where; the rows never pass through its row format, which is what makes a
-rewrite slow. The driver holds the changes (they are few), learns from the tasks which of them are in which file, and
-sends each task the changes that fall into its files. New keys go into the file whose range they fall into, the rest of them
-into a file of their own.
+Spark assigns files to tasks. The rows never pass through its row format, because that is what makes a rewrite slow.
+The driver holds the changes (they are few), and learns from the tasks which changes are in which file. It sends each
+task the changes of its files. New keys go into the file whose range contains them, and the remaining ones into a
+separate file.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InPlace:
-    """The last change of each key, sorted by key, and what it takes to lay them over base files."""
+    """The last change of each key, sorted by key, and the steps to apply them to base files."""
 
     spark: "SparkSession"
     store: Store
@@ -49,19 +49,19 @@ class InPlace:
     def _is_upsert(self) -> Numbers:
         return np.asarray(pc.equal(self.changes.column(OP), Op.UPSERT.value).to_numpy(zero_copy_only=False))
 
-    # ---- which keys are where ----------------------------------------------------------------------------------
+    # ---- key search --------------------------------------------------------------------------------------------------
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
+        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
         upserts = int(self._is_upsert.sum())
         return self.change_rows, upserts, self.changes.num_rows - upserts
 
     @cached_property
     def _found(self) -> dict[str, Numbers]:
-        """For each base file that has changed keys, the numbers of these changes.
+        """Return the numbers of the changes in each base file that has changed keys.
 
         Raises:
-            WorkersUnfit: Spark's tasks cannot do it.
+            WorkersUnfit: Spark's tasks cannot run this search.
         """
         spans = [self._span(self.ranges[file.path]) for file in self.files]
         keys = self.changes.select(self._key)
@@ -80,7 +80,7 @@ class InPlace:
         """Count the rows that are replaced and dropped, file by file.
 
         Raises:
-            WorkersUnfit: Spark's tasks cannot do it.
+            WorkersUnfit: Spark's tasks cannot run this search.
         """
         return {
             path: Matched(replaced=int(self._is_upsert[numbers].sum()), dropped=int((~self._is_upsert[numbers]).sum()))
@@ -100,9 +100,9 @@ class InPlace:
     # ---- the rewrite -------------------------------------------------------------------------------------------
 
     def write(self, plan: FoldPlan, folder: str) -> list[str]:
-        """Write the touched files anew into the folder; return the names of the files that count.
+        """Rewrite the touched files into the folder. Return the names of the valid files.
 
-        A task that Spark tries twice may leave a file that is not among them.
+        A task that Spark runs twice may leave a file that is not among them.
         """
         target = self.store.base.path / folder
         target.mkdir(parents=True)
@@ -136,7 +136,7 @@ class InPlace:
             yield self._task((), np.flatnonzero(new))
 
     def _task(self, files: Sequence[DataFile], numbers: Numbers) -> fold_task.Task:
-        """Describe the rewrite of some files; a file that would grow far beyond the target is split."""
+        """Describe the rewrite of some files. A file that would grow far beyond the target size is split."""
         rows_in = sum(file.rows for file in files)
         rows = rows_in + len(numbers)
         size = sum(file.size_bytes for file in files) * rows // max(1, rows_in)
@@ -150,6 +150,6 @@ class InPlace:
     # ---- Spark's tasks -----------------------------------------------------------------------------------------
 
     def _each(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
-        """Run `work` on the numbers below `count`, one a task, and yield what comes back: a little for each."""
+        """Run `work` on the numbers below `count`, one number per task, and yield the small results."""
         if count:
             yield from in_numbered_tasks(self.spark, count, work)

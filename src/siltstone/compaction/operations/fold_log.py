@@ -1,17 +1,18 @@
-"""The fold of a log: the appends that are seen become rows of base in their hour, and base's hidden rows go.
+"""The fold of a log: writes visible appends to base, by their hour, and removes hidden rows from base.
 
 Flow (see `commit` for what a crash leaves behind at each step):
 
-1. plan: snapshot; Δ's tombstones; Spark counts the appends that are seen, group by group, and the rows that a tombstone hides,
-   base file by base file. A *group* is a period and values of the user's partition columns: the rows that may share a file.
-   Files without a hidden row are not touched. Of duplicates (`dedup`) those that have lost are left out, or go from base.
-2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group that each
-   file had: after a roll-up that may be a day or a month. Rows are sorted inside files of the target size.
-3. verify: every footer is read back, and each group must hold exactly the rows that were counted.
+1. plan: take a snapshot and the tombstones of its changes. Spark counts the visible appends of each group, and the
+   rows of each base file that a tombstone hides. A *group* is a period and values of the user's partition columns: its
+   rows may share a file. Files without a hidden row are not touched. Duplicates (`dedup`) that do not survive are left
+   out, or removed from base.
+2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group of
+   each file. After a roll-up that group may be a day or a month. Rows are sorted inside files of the target size.
+3. verify: every footer is read back, and each group must hold exactly the counted rows.
 4. commit, prune.
 
-No row passes the driver: it learns names and counts alone. Groups are numbered, and Spark divides by number, so that no value
-of a user becomes a part of a path.
+No row passes through the driver, which receives only names and counts. Groups are numbered, and Spark partitions by
+number, so that no value of a user becomes part of a path.
 """
 
 from collections import Counter
@@ -69,13 +70,13 @@ if TYPE_CHECKING:
 _NAME: Final = "_name"
 _ROWS: Final = "_rows"
 MANY_GROUPS: Final = 10_000
-"""More groups than these in one fold are joined by a shuffle, not sent to every task."""
+"""Highest number of groups in one fold that are sent to every task. More groups are joined by a shuffle."""
 
 
 def fold_log(
     spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
 ) -> CompactReport:
-    """Fold everything that is in `changes` of a log now, and prune it; see `fold.fold_by`."""
+    """Fold all current changes of a log, and prune them; see `fold.fold_by`."""
     return fold_by(
         lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
         store,
@@ -87,7 +88,7 @@ def fold_log(
 
 @dataclass(frozen=True, kw_only=True)
 class LogFold:
-    """The changes of a snapshot as frames, and how they become files of base."""
+    """The changes of a snapshot as frames, and the steps to write them to base."""
 
     spark: "SparkSession"
     store: Store
@@ -99,7 +100,7 @@ class LogFold:
 
     @cached_property
     def _appends(self) -> "DataFrame":
-        """The appends that are seen, as base stores them, with their period."""
+        """The visible appends as base stores them, with their period."""
         columns = self.store.base_schema.names
         frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
         return with_period(frame, self.store)
@@ -107,7 +108,7 @@ class LogFold:
     # ---- the plan ----------------------------------------------------------------------------------------------
 
     def plan(self, *, epoch: int) -> FoldPlan:
-        """Count what will be there."""
+        """Count the rows that the fold will write."""
         with house_settings(self.spark):
             return self._counts(epoch)
 
@@ -132,7 +133,7 @@ class LogFold:
         )
 
     def _change_rows(self) -> int:
-        """Return how many change rows are folded; of a squashed file some may be in base already."""
+        """Return the number of folded change rows. Some rows of a squashed file may already be in base."""
         if not any(is_squashed(file.path) for file in self.snapshot.unfolded):
             return self.snapshot.unfolded_rows
         if is_small(self.store, self.snapshot):
@@ -141,7 +142,7 @@ class LogFold:
 
     @cached_property
     def appended(self) -> dict[Group, int]:
-        """How many of the appends that are seen belong into each group. Only counts leave Spark."""
+        """Number of visible appends of each group. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
         names = group_columns(self.store)
@@ -151,7 +152,10 @@ class LogFold:
 
     @cached_property
     def dropped(self) -> dict[str, Matched]:
-        """How many rows of which base files a tombstone hides, and a later duplicate replaces. Only counts leave Spark."""
+        """Number of rows per base file that a tombstone hides or a later duplicate replaces.
+
+        Only counts leave Spark.
+        """
         from pyspark.sql import functions as F
 
         files = self._touched_at_most()
@@ -182,14 +186,14 @@ class LogFold:
         return {row[_NAME]: int(row[_ROWS]) for row in told}
 
     def _touched_at_most(self) -> list[DataFile]:
-        """Return the base files of which rows may go: a tombstone hides them, or a later duplicate takes their place."""
+        """Return the base files that may lose rows. A tombstone hides such rows, or a later duplicate replaces them."""
         hidden = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
         near = near_files(self.store, self.snapshot) if self._replacing is not None else []
         return list({file.path: file for file in (*hidden, *near)}.values())
 
     @cached_property
     def _replacing(self) -> "DataFrame | None":
-        """The appends that take the place of equal rows of base, if the last one survives."""
+        """The appends that replace equal rows of base, if the last duplicate survives."""
         spec = self.store.spec
         return self._appends if spec.dedup_by and spec.survivor is Survivor.LAST else None
 
@@ -211,7 +215,7 @@ class LogFold:
 
     @cached_property
     def _groups(self) -> list[Group]:
-        """All groups that get rows; a group's number is its place here."""
+        """All groups that get rows. The number of a group is its index in this list."""
         touched = [group_of(file, self.store) for file in self.snapshot.base.files if file.path in self.dropped]
         return sorted({*self.appended, *touched}, key=lambda group: [text or "" for text in group])
 
@@ -223,7 +227,7 @@ class LogFold:
         return self.collected(plan, folder)
 
     def write(self, plan: FoldPlan, folder: str) -> None:
-        """Let Spark write the groups, each into a folder of its own, sorted."""
+        """Write the groups with Spark, each into a separate folder, sorted."""
         rows = self._numbered(self._appends)
         if plan.touched:
             rows = rows.unionByName(self._rewritten(plan.touched))
@@ -235,7 +239,7 @@ class LogFold:
         write_groups(ordered, self.store, folder, rows_per_file=rows_per_file)
 
     def _numbered(self, rows: "DataFrame") -> "DataFrame":
-        """Give each append the number of its group."""
+        """Add the number of its group to each append."""
         from pyspark.sql import functions as F
 
         names = group_columns(self.store)
@@ -250,7 +254,7 @@ class LogFold:
         return rows.join(side, same).select(*self.store.base_schema.names, GROUP)
 
     def _rewritten(self, touched: Sequence[DataFile]) -> "DataFrame":
-        """Return the rows of touched files that stay, each with the number of its file's group."""
+        """Return the remaining rows of touched files, each with the number of its file's group."""
         from pyspark.sql import functions as F
 
         numbers = {group: number for number, group in enumerate(self._groups)}
@@ -260,14 +264,14 @@ class LogFold:
         kept = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
         return kept.select(*self.store.base_schema.names, GROUP)
 
-    # ---- what was written ----------------------------------------------------------------------------------------
+    # ---- verification ------------------------------------------------------------------------------------------------
 
     def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Describe the files for the commit, after a look at whether each group has the rows that were counted.
+        """Check that each group has the counted rows, and return the files for the commit.
 
         Raises:
-            Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
-            Corruption: a file cannot be read back, or a group has other rows than the plan says.
+            Unavailable: the folder is not visible in this process: the executors wrote to the disk of another machine.
+            Corruption: a file cannot be read back, or the rows of a group differ from the plan.
         """
         files = [
             described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
@@ -295,7 +299,7 @@ class LogFold:
 
 
 def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:
-    """Return the base files whose footers do not rule out that a tombstone hides a row of them."""
+    """Return the base files that may have a row which a tombstone hides, by their footers."""
     try:
         wanted = [(name, _values(stone, name)) for stone in stones for name in stone.columns[:1]]
     except OverflowError:  # a date that Python cannot hold
@@ -304,7 +308,7 @@ def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Tombstone
 
 
 def _values(stone: TombstoneFilter, name: str) -> list[Any] | None:
-    """Return the values of a column that are named, in order; None where footers are of no use."""
+    """Return the values of a column that a tombstone names, in order; None if footers cannot be used."""
     column = stone.rows.column(name)
     return None if pa.types.is_boolean(column.type) else sorted(column.unique().to_pylist())
 
@@ -326,7 +330,7 @@ def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
 
 
 def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:
-    """Say what a fold of a log would have to do, from logs and footers alone: no Spark, nothing is written."""
+    """Estimate the work of a fold of a log from logs and footers alone. Spark is not used, and nothing is written."""
     touched = touched_at_most(store, snapshot, tombstone_filters(store, snapshot)) if snapshot.unfolded else []
     if store.spec.survivor is Survivor.LAST:
         touched = list({file.path: file for file in (*touched, *near_files(store, snapshot))}.values())

@@ -1,4 +1,4 @@
-"""What a compaction will do, as data: which files it takes, and how many rows must come out. Pure."""
+"""The plan of a fold as data: the files to rewrite, and the exact row counts to expect. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from siltstone.model.files import DataFile, KeyRange
 SMALL_FILE_SHARE: Final = 8
 """A base file below this fraction of the target size is small."""
 MANY_SMALL_FILES: Final = 8
-"""A fold that adds rows takes small files along once there are this many, so that their number stays bounded."""
+"""Number of small files at which a fold that adds rows also rewrites them, so that their number stays bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """How many rows of one base file have a key that is replaced or dropped."""
+    """Number of rows of one base file whose key is replaced or dropped."""
 
     replaced: int = 0
     dropped: int = 0
@@ -41,7 +41,7 @@ class FoldPlan:
     change_files: int = 0
     change_bytes: int = 0
     job: str = ""
-    """The name of the job of a cycle that this is, if it is one."""
+    """Id of the job, if a cycle runs this fold."""
 
     @property
     def new_rows(self) -> int:
@@ -50,19 +50,19 @@ class FoldPlan:
 
     @property
     def expected_rows(self) -> int:
-        """How many rows the written files must hold."""
+        """Number of rows that the written files must hold."""
         return sum(file.rows for file in self.touched) - self.dropped + self.new_rows
 
     @property
     def final_rows(self) -> int:
-        """How many rows base holds after the fold."""
+        """Number of rows in base after the fold."""
         return self.base_rows - self.dropped + self.new_rows
 
 
 def touched_files(
     files: Iterable[DataFile], matched: Mapping[str, Matched], *, new_rows: int, target_bytes: int
 ) -> tuple[DataFile, ...]:
-    """Return the files to rewrite: those with matched rows, and small ones if rows are added and they have become many.
+    """Return the files to rewrite: those with matched rows, and small files if rows are added and there are many.
 
     >>> a, b = (DataFile(path=p, size_bytes=9, rows=1) for p in "ab")
     >>> [f.path for f in touched_files([a, b], {"b": Matched(replaced=1)}, new_rows=0, target_bytes=100)]
@@ -77,7 +77,7 @@ def touched_files(
 def grouped(
     files: Iterable[DataFile], ranges: Mapping[str, KeyRange], *, target_bytes: int
 ) -> list[tuple[DataFile, ...]]:
-    """Return which files are rewritten together: small neighbours in the order of their keys; every other file alone.
+    """Return the groups of files to rewrite together: small neighbours in key order; every other file alone.
 
     >>> sizes = {"a": 90, "b": 5, "c": 6, "d": 80}
     >>> files = [DataFile(path=path, size_bytes=size, rows=1) for path, size in sizes.items()]

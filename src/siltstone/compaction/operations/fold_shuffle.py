@@ -1,4 +1,7 @@
-"""A fold of many changes: Spark merges them into the touched files by a shuffle on the key. No change passes the driver."""
+"""A fold of many changes: a shuffle on the key merges them into the touched files.
+
+No change passes through the driver.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +25,7 @@ ROWS_PER_NEW_FILE: Final = 2_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffled:
-    """The changes of a snapshot as a frame, and how they are merged into base files."""
+    """The changes of a snapshot as a frame, and the steps to merge them into base files."""
 
     spark: "SparkSession"
     store: Store
@@ -37,7 +40,7 @@ class Shuffled:
         return latest_of(self._changes, self.store.spec.key).select(*self.store.schema.names, OP)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many change rows there are, and how many keys end as an upsert and how many as a tombstone."""
+        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
         from pyspark.sql import functions as F
 
         rows = self._latest.groupBy(OP).agg(F.count(F.lit(1)).alias("n")).toArrow().to_pylist()
@@ -68,7 +71,7 @@ class Shuffled:
         }
 
     def write(self, plan: FoldPlan, folder: str) -> None:
-        """Let Spark write the touched files and the upserts anew, sorted by key."""
+        """Rewrite the touched files and write the upserts with Spark, sorted by key."""
         write_frame(self._folded(plan), self.store.base.path, folder, schema=self.store.schema, key=self.store.spec.key)
 
     def _folded(self, plan: FoldPlan) -> "DataFrame":

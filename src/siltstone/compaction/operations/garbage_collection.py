@@ -1,15 +1,16 @@
-"""Giving disk back: the sweep of orphans, the vacuum, and the purge that makes a dataset really forget.
+"""Garbage collection: the sweep of orphans, the vacuum, and the purge that removes deleted rows from disk.
 
-Terms. A file is *live* if the newest version of its table names it, *removed* if the log names it as removed and it is
-younger than the retention, an *orphan* otherwise: a crashed job's output, a refused batch, Spark's side files, or what was
-removed longer ago. Live files are never deleted, removed ones after their retention or by a purge, orphans once their
-owner is dead. A file that neither a log names nor an owner's id in its path proves to be ours is *foreign*: the sweep and the
-vacuum leave it alone, and only a purge deletes it, because it may be a copy of rows that must be forgotten.
+Terms. A file is *live* if the newest version of its table names it. It is *removed* if the log names it as removed and
+it is younger than the retention. Otherwise it is an *orphan*: output of a crashed job, a refused batch, a side file of
+Spark, or a file that was removed longer ago. Live files are never deleted. Removed files are deleted after their
+retention or by a purge. Orphans are deleted once their owner is dead. A file is *foreign* if no log names it and its
+path has no owner's id that proves it ours. The sweep and the vacuum leave foreign files alone. Only a purge deletes
+them, because they may be copies of rows that must be forgotten.
 
-The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the logs. A file that
-was on disk and whose owner was dead before the log was read is either named by that log or never will be.
-A listing that fails raises; it is never taken for an empty one. Symbolic links are not followed, and what is one or lies behind
-one is not deleted: a vacuum or purge of a table behind a link is refused.
+The order of the steps makes deletion safe: first list the disk, then check which owners are alive, then read the logs.
+Take a file that was on disk, and whose owner was dead, before the log was read. Either that log names it, or no log
+ever will. A failed listing raises an error, and is never taken for an empty one. Symbolic links are not followed. A
+link, or a file behind one, is not deleted. A vacuum or purge of a table behind a link is refused.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ from siltstone.model.reports import VacuumReport
 from siltstone.spark.scratch import sweep_all
 
 OTHER_JOB_SECONDS: Final = 120.0
-"""How long a purge waits for another job that is still writing into base."""
+"""Seconds that a purge waits for another job that is still writing into base."""
 POLL_SECONDS: Final = 0.2
 
 
@@ -49,7 +50,7 @@ class UnreferencedFile:
 
 
 def unreferenced_files(store: Store) -> list[UnreferencedFile]:
-    """List every file of the dataset that is not live, with whether its owner is."""
+    """List every file of the dataset that is not live, with the liveness of its owner."""
     disk = Disk.of(store)
     found, lost = scan_files(store, disk, base=store.base.pin(), changes=store.changes.pin())
     for path in sorted(lost):
@@ -63,15 +64,18 @@ def unreferenced_files(store: Store) -> list[UnreferencedFile]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What lies in the folders of a dataset's tables, and which owners were alive then. Look here first, at the logs after."""
+    """Files in the folders of a dataset's tables, and the owners that were alive then.
+
+    Build it before the logs are read.
+    """
 
     listed: dict[Path, list[tuple[str, int]]]
-    """The files of each table with their sizes."""
+    """Files of each table, with their sizes in bytes."""
     alive: frozenset[str]
 
     @classmethod
     def of(cls, store: Store) -> "Disk":
-        """List the files, then ask who is alive.
+        """List the files, then check which owners are alive.
 
         Raises:
             Unavailable: a folder cannot be listed.
@@ -87,9 +91,10 @@ class Disk:
 def scan_files(
     store: Store, disk: Disk, *, base: TableVersion, changes: TableVersion
 ) -> tuple[list[UnreferencedFile], dict[str, SiltstoneError]]:
-    """List what is not live, and what is live and not there: the paths of these below the dataset's folder, each with that.
+    """List the files that are not live, and the live files that are missing.
 
-    Both tables must have been pinned after the disk was looked at.
+    The missing files are given by their paths below the dataset's folder, each with its error. Both tables must have
+    been pinned after the disk was listed.
     """
     left: list[UnreferencedFile] = []
     lost: dict[str, SiltstoneError] = {}
@@ -102,7 +107,7 @@ def scan_files(
         }
         dead = [(path, size) for path, size in listed if path not in live]
         if not dead or store.layout.link_in(table.path):
-            continue  # what lies behind a link is not ours to delete
+            continue  # files behind a link are not ours to delete
         left += [
             UnreferencedFile(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
             for path, size in dead
@@ -111,7 +116,7 @@ def scan_files(
 
 
 def _data_files(root: Path) -> Iterable[tuple[str, int]]:
-    """Walk a table's folder; its log, its turn file and links are left out."""
+    """Walk a table's folder. Its log, its commit lock file and links are left out."""
 
     def fail(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -161,7 +166,7 @@ def checked_retention(settings: Settings, hours: float | None) -> float:
     """Return the retention of a vacuum in hours; default: that of base.
 
     Raises:
-        InvalidRequest: it is below the floor.
+        InvalidRequest: the retention is below the floor.
     """
     floor = settings.vacuum_floor_hours
     kept = max(floor, settings.base_retention_hours) if hours is None else hours
@@ -185,7 +190,7 @@ def check_no_link(store: Store) -> None:
     """Refuse to delete files of a table that is reached through a symbolic link.
 
     Raises:
-        InvalidRequest: there is one.
+        InvalidRequest: the path of a table contains a link.
     """
     for table in (store.base, store.changes):
         for path in (table.path / DATA, table.path / LOG):
@@ -203,7 +208,7 @@ def _kept(store: Store, table: Table, hours: float) -> set[str]:
 
 
 def sweep_orphans(store: Store) -> int:
-    """Delete what crashed jobs and writers left, and nothing that any log names; return the number of files."""
+    """Delete the files that crashed jobs and writers left, and no file that a log names. Return the number of files."""
     orphans = [file for file in unreferenced_files(store) if not file.owner_live]
     if orphans:
         named = {table.path: table.removed() for table in (store.base, store.changes)}
@@ -215,7 +220,7 @@ def sweep_orphans(store: Store) -> int:
 
 
 def _remove_empty_folders(store: Store) -> None:
-    """Remove what Spark leaves of a job that was cut off before it wrote a file: folders of a dead owner with nothing in them."""
+    """Remove empty folders of dead owners. Spark leaves them if a job is cut off before it writes a file."""
     root = store.base.path
     if store.layout.link_in(root / DATA):
         return
@@ -229,12 +234,12 @@ def _remove_empty_folders(store: Store) -> None:
 
 
 def purge_files(store: Store) -> tuple[int, int]:
-    """Delete every file that is not live, checkpoint, and forget the log's history; return files and bytes deleted.
+    """Delete every file that is not live, checkpoint, and delete the log's history. Return deleted files and bytes.
 
-    Files of writers that are committing right now stay: they are newer than this purge. Jobs that are still rewriting rows
-    are waited for, because they may hold what was to be forgotten.
-    What killed Sparks left in scratch folders is removed, too.
-    A crash on the way leaves fewer unreferenced files than before; the purge can be run again.
+    Files of writers that are committing now stay, because they are newer than this purge. The purge waits for jobs
+    that are still rewriting rows, because they may hold rows that must be forgotten. Files that killed Spark processes
+    left in scratch folders are deleted, too. A crash leaves fewer unreferenced files than before, and the purge can be
+    repeated.
     """
     check_no_link(store)
     reach("purge.before_delete")

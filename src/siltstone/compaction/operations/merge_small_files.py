@@ -1,10 +1,12 @@
-"""Small files of a log pressed into few by Arrow inside Spark's tasks: each task reads what belongs into its file, and sorts it.
+"""Merges small files of a log by Arrow inside Spark's tasks.
 
-Rows that a task reads and writes itself never pass through Spark's row format, and nothing is shuffled: the files' footers say
-which values of the first sort column each of them has, so the values are cut into as many ranges as there shall be files, and
-a task reads the files that reach into its range. That is right for files that came one after the other, as those of a log do.
-Where most files reach into several ranges each would be read many times: then Spark's shuffle is the better way, and `pressed`
-says None. It also does for files that are too large to be sorted in a task's memory.
+Each task reads the rows of its output file, and sorts them.
+
+The rows never pass through Spark's row format, and there is no shuffle. The footers contain the range of the first
+sort column of each file. The values are cut into as many ranges as there are output files, and a task reads the files
+that overlap its range. This suits files that were written one after the other, as those of a log are. If most files
+overlap several ranges, each would be read many times. Then Spark's shuffle is better, and `pressed` returns None. It
+also returns None for files that are too large to be sorted in a task's memory.
 """
 
 from collections.abc import Sequence
@@ -29,34 +31,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_TASK_BYTES: Final = 1024 * 1024 * 1024
-"""What a task reads, as Arrow holds it, at most: it is sorted in memory."""
+"""Highest number of bytes that a task reads, in Arrow's format, because it sorts them in memory."""
 MAX_READS: Final = 1.5
-"""Highest ratio of bytes read to bytes stored: files in several ranges are read several times. A shuffle is better above it."""
+"""Highest ratio of bytes read to bytes stored.
+
+Files in several ranges are read several times. A shuffle is better above it.
+"""
 FOOTER_THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A file, what it takes in memory, and the range of its first sort column."""
+    """A file, its size in memory, and the range of its first sort column."""
 
     file: DataFile
     memory_bytes: int
     values: KeyRange
     has_nulls: bool
-    """Rows without a value in that column belong to the lowest range, wherever the others do."""
+    """True if the column may have nulls. Rows with a null belong to the lowest range."""
 
 
 def pressed(
     spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int
 ) -> list[str] | None:
-    """Write the rows of files sorted into so many files; return their names, None if this is not the way for them.
+    """Write the sorted rows of files into `files` files. Return their names; None if a shuffle is better.
 
     Raises:
-        WorkersUnfit: Spark's tasks cannot do it.
+        WorkersUnfit: Spark's tasks cannot run this merge.
     """
     first = store.spec.sort_by[0]
     if files > 1 and pa.types.is_floating(store.schema.field(first).type):
-        return None  # what is no number lies in no range
+        return None  # NaN is in no range
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         inputs = list(pool.map(lambda file: _looked_at(store, file, first), taken))
     work = _divided(inputs, files)
@@ -89,7 +94,7 @@ def _looked_at(store: Store, file: DataFile, first: str) -> _Input:
 
 
 def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
-    """True unless the footer says that every row has a value."""
+    """Return false only if the footer proves that every row has a value."""
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
     if name not in paths:
         return True
@@ -99,7 +104,7 @@ def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
 
 
 def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
-    """Return the work of each task; None if files would be read too many times, or nobody knows what is in them."""
+    """Return the work of each task; None if files would be read too many times, or their ranges are not known."""
     if files == 1:
         return [_press(inputs, None, None)]
     if not all(one.values.known for one in inputs):
@@ -114,7 +119,10 @@ def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
 
 
 def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
-    """Return the first value of each range but the lowest: those at which files begin, about as many bytes apart."""
+    """Return the first value of each range except the lowest.
+
+    Ranges begin where files begin, and have similar sizes in bytes.
+    """
     total = sum(one.file.size_bytes for one in inputs)
     edges: list[Any] = []
     size = 0

@@ -1,15 +1,18 @@
-"""An exact rewrite: planned files of a log's base become other files with the same rows. What roll-ups and clusterings share.
+"""An exact rewrite: replaces planned files of a log's base by other files with the same rows.
+
+Used by roll-ups and clusterings.
 
 Flow of a job (the planner has chosen its files, see `planning`):
 
-1. plan: the files must be live; a file that is not any more makes the job void: plan anew;
-2. run: exactly these files are read and their rows are written anew, into a folder that no log names. Those that cannot be
-   read are named, and the job can be done without them;
-3. verify: every footer is read back, as many rows must be there as were taken, and the hash of each file is taken;
-4. commit: removes exactly the planned files and adds the new ones. Rows only move: readers and followers need not look.
+1. plan: the files must be live. A file that is not live any more makes the job invalid, and the caller plans again.
+2. run: exactly these files are read, and their rows are written into a folder that no log names. Unreadable files are
+   named, and the job can be repeated without them.
+3. verify: every footer is read back, the number of rows must be the same, and the hash of each file is computed.
+4. commit: removes exactly the planned files and adds the new ones. Rows only move, so readers and followers can ignore
+   it.
 
-The fold's watermark is left alone. A crash before 4 leaves files of a dead owner, which the sweep takes. The last folder of a
-file's path says who wrote it: ``tier-daily``, ``cluster``.
+The fold's watermark does not change. A crash before 4 leaves files of a dead owner, which the sweep deletes. The last
+folder of a file's path names its writer: ``tier-daily``, ``cluster``.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,14 +37,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TIER_FOLDER: Final = "tier-"
-"""Before a tier's name, the folder of the files that it wrote. Spark takes ``name=value`` for a column."""
+"""Prefix of the folder of a tier's files, before the name of the tier. Spark takes ``name=value`` for a column."""
 
 Write = Callable[[Sequence[DataFile], str], list[str] | None]
-"""Writes the rows of files into a folder; says the names of the files that count, None for all that lie there."""
+"""Writes the rows of files into a folder. Returns the names of the valid files; None means all in the folder."""
 
 
 def tier_of(path: str) -> str:
-    """Return which tier wrote a file of base, ``cluster`` for a clustering; empty if none did.
+    """Return the tier that wrote a file of base, ``cluster`` for a clustering; empty for any other writer.
 
     >>> tier_of("data/abc/0/tier-daily/part-00000.parquet"), tier_of("data/abc/0/part-00000.parquet")
     ('daily', '')
@@ -64,12 +67,14 @@ def rewrite(
     epoch: int | None = None,
     job: str = "",
 ) -> RollUpReport:
-    """Do one planned rewrite; `mark` is the folder of its files, its kind the name of its fail points, `job` its name in the log.
+    """Run one planned rewrite.
+
+    `mark` is the folder of its files, `job` its id in the log. Its kind names its fail points.
 
     Raises:
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        UnreadableFiles: some of the files cannot be read. Nothing was changed; the job can be done without them.
-        Corruption: what was written is not what was taken. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed. The job can be repeated without them.
+        Corruption: the written rows differ from the rows read. Nothing was changed.
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
@@ -91,7 +96,7 @@ def rewrite(
             epoch=snapshot.epoch if epoch is None else epoch,
             info=job_info(job),
         )
-        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after others they may be live
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
             committed = store.base.commit(lambda _: commit)
     reach("cluster.after_commit") if clusters else reach("roll_up.after_commit")
     store.note_commit(store.base, committed.version)
@@ -120,7 +125,7 @@ def _taken(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ..
 
 
 def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[str] | None]) -> list[str] | None:
-    """Write; if that meets a file that cannot be read, all of those are named."""
+    """Write the files. If a file cannot be read, name all unreadable files."""
     try:
         return write()
     except Corruption as error:

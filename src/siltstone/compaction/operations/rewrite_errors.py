@@ -1,4 +1,4 @@
-"""Errors of jobs that write files before they commit: what they mean for the dataset, and what is removed again."""
+"""Errors of jobs that write files before they commit: their translation, and the removal of the written files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from siltstone.spark.session import ended_out_of_memory
 
 @contextmanager
 def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] = (BaseException,)) -> Iterator[None]:
-    """Make the folder of a job's output, and remove it again on these errors.
+    """Create the folder of a job's output, and delete it on these errors.
 
-    It is made here because Spark does not report clearly that it may not make it, or that the disk is full.
+    It is created here because Spark does not report clearly a missing permission or a full disk.
 
     Raises:
-        Unavailable: the folder cannot be made.
+        Unavailable: the folder cannot be created.
     """
     path = store.base.path / DATA / owner
     try:
@@ -38,12 +38,12 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
 
 @contextmanager
 def disk_failures(store: Store) -> Iterator[None]:
-    """Name the dataset in errors of the disk, from before a commit.
+    """Add the dataset's name to errors of the disk, from before a commit.
 
     Missing files and connections to a JVM that ended are left to `spark_failures`.
 
     Raises:
-        Unavailable: the disk refused.
+        Unavailable: the disk refused the operation.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def spark_failures(
 ) -> Iterator[None]:
     """Translate errors of Spark and of missing files, from before a commit.
 
-    Of the `suspects`, files of base, and of the `changes`, those that cannot be read are named.
+    The error names the unreadable files among the `suspects`, which are files of base, and the `changes`.
 
     Raises:
         Conflict: files of the plan are gone.
@@ -95,7 +95,7 @@ def spark_failures(
 
 
 def _all_there(store: Store, snapshot: Snapshot) -> bool:
-    """True if this process sees every file of the snapshot; then Spark's tasks see another disk."""
+    """Return true if this process sees every file of the snapshot. Then Spark's tasks see another disk."""
     return all(
         (table.path / file.path).exists()
         for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))

@@ -1,8 +1,9 @@
-"""The roll-up: small files of a closed period of a log become few sorted ones, in the same period or a coarser one.
+"""The roll-up: merges small files of a closed period of a log into few sorted ones.
 
-`rewrite` says how a job is planned, verified and committed. Rows are written in the order of `sort_by`, into at most as many
-files as the plan says, by Arrow inside Spark's tasks (`merge_small_files`) or, where that does not fit, by Spark's own shuffle.
-Late rows are folded into their hour and picked up by a later roll-up.
+The new files belong to the same period or a coarser one. `rewrite` plans, verifies and commits the job. Rows are
+written in the order of `sort_by`, into at most the planned number of files. Arrow writes them inside Spark's tasks
+(`merge_small_files`), or Spark's own shuffle where that does not fit. Late rows are folded into their hour, and a
+later roll-up takes them.
 """
 
 from collections.abc import Sequence
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 def roll_up(
     spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
-    """Do one planned roll-up.
+    """Run one planned roll-up.
 
     Raises:
         Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        UnreadableFiles: some of the files cannot be read. Nothing was changed; the others can be rolled up without them.
-        Corruption: what was written is not what was taken. Nothing was changed.
+        UnreadableFiles: some of the files cannot be read. Nothing was changed. The others can be rolled up without
+            them.
+        Corruption: the written rows differ from the rows read. Nothing was changed.
     """
     files = max(1, planned.files_after)
 
@@ -57,5 +59,5 @@ def _by_shuffle(spark: "SparkSession", store: Store, taken: Sequence[DataFile], 
 
 
 def _spread(rows: "DataFrame", files: int, order: Sequence[str]) -> "DataFrame":
-    """Divide rows into so many parts, of about one size, one after the other in the order."""
+    """Divide rows into `files` parts of similar size, one after the other in the order."""
     return rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)

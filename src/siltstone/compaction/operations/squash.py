@@ -1,17 +1,17 @@
-"""The squash: many small change files of a contiguous range become one, without Spark.
+"""The squash: merges many small change files of a contiguous range into one, without Spark.
 
-Each change file costs every commit, every read and every fold its opening; one file with the same rows costs it once.
+Every commit, read and fold has to open each change file. One file with the same rows is opened once.
 
 Flow:
 
-1. plan: small live files above the watermark, neighbours by sequence, none between them left out (`model.small_runs`);
-2. write: the last change of each key; where that is a tombstone also the last upsert before it, because the raw view shows
-   that. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the middle of the
-   range is right;
-3. commit on `changes`: removes exactly the planned files, adds the new one under the highest of their sequences.
+1. plan: small live files above the watermark, neighbours by sequence, without gaps (`model.small_runs`).
+2. write: the last change of each key. If that is a tombstone, also the last upsert before it, because the raw view
+   shows it. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the
+   middle of the range is correct.
+3. commit on `changes`: removes exactly the planned files, and adds the new one under the highest of their sequences.
 
-A crash before 3 leaves a file of a dead owner for the sweep; after it the squash is done. A fold or prune that was first makes
-3 a Conflict, and nothing is lost but the work.
+A crash before 3 leaves a file of a dead owner for the sweep. After 3 the squash is done. If a fold or prune was first,
+step 3 raises Conflict, and only the work is lost.
 """
 
 import json
@@ -38,15 +38,15 @@ from siltstone.spark.output_files import manifest
 
 
 def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
-    """Return the files that a squash would take now; none unless there are that many."""
+    """Return the files that a squash would merge now; empty if there are too few."""
     run = small_change_files(snapshot.unfolded, sequence_of, many=many, max_bytes=store.settings.squash_bytes)
     return run.files if run.enough else ()
 
 
 def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:
-    """Bring small change files together, if there are that many; a dry run only says which.
+    """Merge small change files, if there are enough of them. A dry run only reports the files.
 
-    With an `epoch` it is refused once a higher one has committed to `changes`.
+    With an `epoch` the squash is refused once a higher epoch has committed to `changes`.
 
     Raises:
         Conflict: a fold, a prune or another squash was first. Nothing was changed.
@@ -83,7 +83,7 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
 
 
 def _append_missing(store: Store, snapshot: Snapshot) -> None:
-    """Write the audit records that the squashed rows may not hold any more: a later upsert replaces a tombstone."""
+    """Write the audit records that the squashed rows may no longer hold. A later upsert replaces a tombstone."""
     try:
         append_missing(store, snapshot)
     except FileNotFoundError as error:
@@ -91,7 +91,7 @@ def _append_missing(store: Store, snapshot: Snapshot) -> None:
 
 
 def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
-    """Write the new file and commit it in the place of those that are removed."""
+    """Write the new file and commit it in place of the removed ones."""
     with store.presence() as owner:
         relative = squashed_file(owner.owner)
         written = _staged(store, frame.removes, relative)
@@ -105,7 +105,7 @@ def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, .
             Fenced,
             Gone,
             Unavailable,
-        ):  # for certain not there; after CommitUnknown the file may be live
+        ):  # the commit is certainly not in the log; after CommitUnknown the file may be live
             (store.changes.path / relative).unlink(missing_ok=True)
             raise
         reach("squash.after_commit")
@@ -142,10 +142,10 @@ def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFi
 
 
 def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
-    """Return what is left of change rows as a change file stores it.
+    """Return the change rows that a squash stores in its file.
 
-    Of a keyed dataset the last rows of each key, sorted by key, so that lookups need not read all of it; of a log every row, in
-    the order of application.
+    For a keyed dataset: the last rows of each key, sorted by key, so that lookups need not read the whole file. For a
+    log: every row, in the order of application.
     """
     if store.spec.is_log:
         return _stored(rows, store)
@@ -157,6 +157,6 @@ def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
 
 
 def _stored(rows: pa.Table, store: Store) -> pa.Table:
-    """Return change rows as a file stores them: each keeps its own sequence in ``_row_seq``."""
+    """Return change rows in the format of a change file. Each row keeps its own sequence in ``_row_seq``."""
     own = rows.append_column(ROW_SEQ, rows.column(SEQ)).drop_columns([SEQ])
     return own.select(store.change_schema.names).cast(store.change_schema)

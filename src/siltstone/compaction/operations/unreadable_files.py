@@ -1,7 +1,8 @@
-"""Inputs that cannot be read: found and named, so that a job can be done without them. Nothing is moved or deleted here.
+"""Finds and names inputs that cannot be read, so that a job can run without them. Nothing is moved or deleted.
 
-The footer shows at once whether a file is Parquet, complete, and has the rows of the log and the columns of the dataset. Damage
-inside shows only when all of it is read: so the file that the error names is read here, or all files if it names none.
+The footer shows whether a file is Parquet and complete, and has the rows of the log and the columns of the dataset.
+Damage inside is found only by reading the whole file. So the file that the error names is read to its end, or all
+files if it names none.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,18 +22,18 @@ from siltstone.spark.errors import is_cancelled
 from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 
 SHOWN: Final = 5
-"""So many files are named in a message; the result of the job names them all."""
+"""Highest number of files that a message names. The result of the job names them all."""
 BATCH_ROWS: Final = 8192
 
 
 def check_readable(
     store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
 ) -> None:
-    """Look at the footers of files of base and of change files, and read through those that an `error` names.
+    """Check the footers of files of base and of change files, and read the files that an `error` names to their end.
 
     Raises:
-        UnreadableFiles: some cannot be read.
-        FileNotFoundError: one is gone; it is not broken.
+        UnreadableFiles: some files cannot be read.
+        FileNotFoundError: a file is gone. It is not damaged.
     """
     given = [_Input(store.base.path, file, store.base_schema) for file in files]
     given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
@@ -53,9 +54,10 @@ def check_readable(
 def unreadable_files(
     store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
 ) -> dict[str, SiltstoneError]:
-    """Return what is wrong with files of base and of changes, by their paths below the dataset's folder; also what is missing.
+    """Return the errors of files of base and of changes, by their paths below the dataset's folder.
 
-    Footers are looked at; files that the `error` names are read to their end. What is Unavailable may be sound.
+    Missing files are included. Footers are checked. Files that the `error` names are read to their end. A file with
+    Unavailable may be sound.
     """
     found: dict[str, SiltstoneError] = {}
     for table, schema, some in (
@@ -81,7 +83,10 @@ def _names(error: Exception | None, one: "_Input") -> bool:
 
 
 def _is_suspicious(error: Exception) -> bool:
-    """True if the error may come from an unreadable file although it names none (Python workers report no paths)."""
+    """Return true if an unreadable file may have caused the error although it names none.
+
+    Python workers report no paths.
+    """
     return not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS
 
 
@@ -90,7 +95,7 @@ _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A file of a table, and the columns that it should have; one that was written before a change of columns may lack some."""
+    """A file of a table, and its expected columns. A file from before a change of columns may lack some."""
 
     root: Path
     file: DataFile
@@ -98,16 +103,16 @@ class _Input:
 
 
 def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with files of tables, by their footers; those in `through` are read to their end."""
+    """Return the errors of files of tables, by their footers. The files in `through` are read to their end."""
     reasons = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
     return {path: reason for path, reason in reasons.items() if reason}
 
 
 def _reason(one: _Input, *, whole: bool) -> str:
-    """Return what is wrong with a file; empty if nothing is.
+    """Return the reason why a file cannot be read; empty if it can.
 
     Raises:
-        Unavailable: the system does not let this process read it; it may be sound.
+        Unavailable: the system does not let this process read the file, which may be sound.
     """
     try:
         with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:

@@ -1,19 +1,19 @@
-"""The Z-order of several columns, with whole numbers: rows that are near in it are near in each of the columns. Pure.
+"""The Z-order of several columns, with whole numbers: rows that are close in it are close in each of the columns. Pure.
 
-Each column's values are cut into ranges; the number of a value's range is its *rank*. The bits of the ranks are interleaved, the
-highest ones first and the columns in turn, so that each column has its share of the order. A column with few different values
-has few bits, and one with a single value none: it costs the others nothing.
+Each column's values are cut into ranges. The number of a value's range is its *rank*. The bits of the ranks are
+interleaved, the highest bits first and the columns in rotation. So each column has its share of the order. A column
+with few different values has few bits. A column with a single value has none, and costs the others nothing.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 RANGES: Final = 64
-"""Into so many ranges a column is cut: four columns are 24 bits, more than any period has files."""
+"""Number of ranges of a column. Four columns have 24 bits, which is more positions than any period has files."""
 
 
 def interleaved(ranks: Sequence[int]) -> list[list[int]]:
-    """Return what each rank of each column adds to a row's place in the order; columns are given by how many ranks they have.
+    """Return the share of each rank of each column in a row's position. Columns are given by their numbers of ranks.
 
     >>> interleaved([4, 2])
     [[0, 1, 4, 5], [0, 2]]
@@ -32,6 +32,6 @@ def interleaved(ranks: Sequence[int]) -> list[list[int]]:
 
 
 def _spread(rank: int, places: Sequence[int]) -> int:
-    """Return a rank with its bits, of which the highest is named first, at these places."""
+    """Return a rank with its bits moved to these positions, the highest bit first."""
     low_first = tuple(reversed(places))
     return sum((rank >> bit & 1) << place for bit, place in enumerate(low_first))

@@ -1,13 +1,13 @@
-"""Which candidates become jobs: a budget of bytes for each cycle, and no lane that can starve another.
+"""Selects the jobs of a cycle among the candidates: a byte budget per cycle, and no lane that can starve another.
 
-A *lane* is a tier or another kind of work. The lanes take turns, one job each, until nothing fits into the budget any more:
+A *lane* is a tier or another kind of job. The lanes alternate, one job each, until no candidate fits into the budget:
 
-1. The number of the cycle says which lane is first: of n lanes each is first in every n-th cycle at least.
-2. The first job that a lane takes is the one that has waited longest; the others are taken by their score.
-3. The very first job of a cycle is taken whatever it costs. Every other one has to fit into what is left.
+1. The number of the cycle decides which lane is first. Of n lanes each is first at least in every n-th cycle.
+2. The first job of a lane is its oldest candidate. The other jobs of the lane are selected by score.
+3. The very first job of a cycle is selected at any cost. Every other job must fit into the rest of the budget.
 
-So the oldest candidate of every lane runs within n cycles, whatever the others bring and however large it is; and the budget
-is kept by every cycle but those that consist of one large job (and work that rewrites nothing).
+So the oldest candidate of every lane runs within n cycles, independent of its size and of the other lanes. Every cycle
+stays within the budget, except a cycle of one large job (and jobs that rewrite nothing).
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from siltstone.model.units import size_text
 
 
 class _Lane:
-    """The candidates of one lane that were not looked at yet."""
+    """Queue of the candidates of one lane that were not examined yet."""
 
     def __init__(self, candidates: list[JobSpec]) -> None:
         by_age = sorted(candidates, key=lambda found: (found.waiting_since_ms, found.place))
@@ -27,7 +27,10 @@ class _Lane:
         self._queue = deque([by_age[0], *rest])
 
     def next_fitting(self, room_bytes: int | None) -> tuple[JobSpec | None, list[JobSpec]]:
-        """Return the next one that fits, and those before it that do not; None for room means that all fit."""
+        """Return the next candidate that fits, and the larger ones before it.
+
+        Without a limit (None) every candidate fits.
+        """
         passed: list[JobSpec] = []
         while self._queue:
             found = self._queue.popleft()
@@ -70,7 +73,7 @@ def _over(found: JobSpec, left: int, budget: int) -> str:
 
 
 def _batches_in_order(jobs: Sequence[JobSpec]) -> list[JobSpec]:
-    """Let the batches of one period stand in their order at the places that they have."""
+    """Sort the batches of each period by number, within the positions that these batches have in the plan."""
     places: dict[object, list[int]] = {}
     for at, job in enumerate(jobs):
         places.setdefault((job.lane, *job.place[:3]), []).append(at)

@@ -1,6 +1,7 @@
 """Plans a manual request: its jobs run as a cycle, with journal, workers, time limits and splitting.
 
-The plan does not check whether there is work to do. A fold without changes is a job that reports so. Nothing is changed here.
+The plan does not check whether there is work to do. A fold without changes is a job that reports so. Planning changes
+nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence

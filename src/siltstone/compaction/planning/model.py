@@ -1,4 +1,4 @@
-"""What the planner is given and what it answers: plain values, without a table or a clock behind them."""
+"""Inputs and outputs of the planner: plain values, without a table or a clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from siltstone.model.tiers import DEFAULT_TIERS, Tier
 from siltstone.model.units import BYTES_PER_MB
 
 OPEN_COST_BYTES: Final = 4 * BYTES_PER_MB
-"""Opening a file costs a reader about as much as reading so many bytes; Spark reckons with the same."""
+"""Cost of opening a file, as the number of bytes that a reader could read in that time. Spark uses the same value."""
 CLUSTERED: Final = "cluster"
-"""What `FileEntry.tier` says of a file that a clustering wrote."""
+"""Value of `FileEntry.tier` for a file that a clustering wrote."""
 
 Partition = tuple[tuple[str, str | None], ...]
 """The user's partition columns and their values."""
 
 
 class JobKind(StrEnum):
-    """The kinds of work."""
+    """Kinds of jobs."""
 
     FOLD = "fold"
     SQUASH = "squash"
@@ -29,16 +29,19 @@ class JobKind(StrEnum):
     CLUSTER = "cluster"
     VACUUM = "vacuum"
     PURGE = "purge"
-    """Only ever asked for: no plan of a cycle has one."""
+    """Runs only by request. No plan of a cycle has a purge."""
 
     @property
     def ends_with_commit(self) -> bool:
-        """True if a job is done whose commit is in the log. A purge deletes after it, and nothing tells how much."""
+        """True if a commit in the log proves that the job is done.
+
+        A purge deletes files after its commit, and no log shows how many.
+        """
         return self is not JobKind.PURGE
 
 
 class Shape(StrEnum):
-    """What kind of table it is: the two kinds of dataset, and logs of events (system tables with small files, too)."""
+    """Kind of a table: a keyed dataset, a log dataset, or an event log (also other system tables with small files)."""
 
     KEYED = "keyed"
     LOG = "log"
@@ -54,7 +57,7 @@ class FileEntry(NamedTuple):
     period: str = ""
     partition: Partition = ()
     tier: str = ""
-    """Which tier wrote it, ``cluster`` for a clustering; empty if a fold, a load or a writer did."""
+    """Tier that wrote the file, ``cluster`` for a clustering. Empty if a fold, a load or a writer wrote it."""
     modified_ms: int = 0
     order: int = 0
     """Its sequence (change files) or its first index (event logs)."""
@@ -62,18 +65,18 @@ class FileEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What is written and not yet folded."""
+    """Changes that are written and not yet folded."""
 
     batches: int = 0
     rows: int = 0
     size_bytes: int = 0
     oldest_ms: int | None = None
-    """When the oldest of it was written."""
+    """Time at which the oldest change of the backlog was written, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """One dataset or event log as the planner sees it."""
+    """State of one dataset or event log, as the planner needs it."""
 
     name: str
     shape: Shape
@@ -87,14 +90,14 @@ class TableState:
     clustered_at: datetime | None = None
     vacuumed_at: datetime | None = None
     removed_files: int | None = None
-    """How many files wait for a vacuum; None if nobody counted."""
+    """Number of removed files that wait for a vacuum; None if they were not counted."""
     removed_since: datetime | None = None
-    """Since when the oldest of them waits."""
+    """Time since which the oldest of these files has waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedJob:
-    """A job that has begun and has not ended: nobody else takes its files."""
+    """A job that has begun and has not ended. No other job may use its files."""
 
     job: str
     dataset: str
@@ -104,33 +107,33 @@ class UnfinishedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """All that a cycle looks at."""
+    """All inputs of the plan of one cycle."""
 
     tables: Sequence[TableState]
     cycle: int = 0
-    """The number of the cycle: whose turn it is to be first."""
+    """Number of the cycle. It decides which lane is first."""
     unfinished: Sequence[UnfinishedJob] = ()
     only: frozenset[str] | None = None
-    """The lanes that are asked for: names of tiers and kinds of work; None means all."""
+    """Lanes that the caller requested, as names of tiers and kinds of jobs; None means all."""
     force: bool = False
-    """Take what is below its thresholds and too young, but never an open period."""
+    """True to ignore thresholds and minimum ages. An open period is never planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A possible job: its files, its numbers, and why it was left out if it was.
+    """A possible job: its files, its numbers, and the reason if it was left out.
 
-    `cost_bytes` are rewritten; `saved_bytes` is what every later reader is spared: files it need not open, each counted as
-    `OPEN_COST_BYTES`, and change rows it need not merge. The score is the one over the other, one more opening added to the cost
-    for starting the job.
+    `cost_bytes` is the size of the files to rewrite. `saved_bytes` is the work that every later reader saves: files
+    that it need not open, and change rows that it need not merge. Each file counts as `OPEN_COST_BYTES`. The score is
+    `saved_bytes` divided by the cost. The cost includes one more `OPEN_COST_BYTES` for the start of the job.
     """
 
     kind: JobKind
     lane: str
-    """The name of the tier of a roll-up, the kind of any other work."""
+    """Name of the tier of a roll-up; kind of any other job."""
     dataset: str
     period: str = ""
-    """Where a roll-up writes to."""
+    """Target period of a roll-up."""
     partition: Partition = ()
     files: tuple[FileEntry, ...] = field(default=(), repr=False)
     batch: int = 1
@@ -142,32 +145,35 @@ class JobSpec:
     target_bytes: int = 0
     waiting_since_ms: int = 0
     by: tuple[str, ...] = ()
-    """The columns of a clustering that was asked for by others than the dataset's own."""
+    """Requested columns of a clustering, if they differ from the dataset's own."""
     retention_hours: float | None = None
-    """What a vacuum keeps; as the settings say unless told."""
+    """Retention of a vacuum in hours; default: from the settings."""
     trigger: str = ""
-    """What made it due; empty if it is not."""
+    """Reason why the job is due; empty if it is not."""
     reason: str = ""
-    """Why it was left out; empty if it is planned."""
+    """Reason why the job was left out; empty if it is planned."""
 
     @property
     def planned(self) -> bool:
-        """True if it is a job of this cycle."""
+        """True if this is a job of the cycle."""
         return not self.reason
 
     @property
     def score(self) -> float:
-        """Gain over cost."""
+        """Gain divided by cost."""
         return self.saved_bytes / (self.cost_bytes + OPEN_COST_BYTES)
 
     @property
     def place(self) -> tuple[str, str, tuple[tuple[str, str], ...], int]:
-        """A total order of the candidates of one lane, so that a plan does not depend on a listing."""
+        """Sort key of the candidates of one lane.
+
+        It is a total order, so a plan does not depend on the order of a listing.
+        """
         partition = tuple((name, "" if value is None else f"={value}") for name, value in self.partition)
         return self.dataset, self.period, partition, self.batch
 
     def to_dict(self, *, with_files: bool = False) -> dict[str, Any]:
-        """Return the candidate as plain data; the paths of its files only if asked for."""
+        """Return the candidate as plain data. The paths of its files are included only with `with_files`."""
         names = ("dataset", "period", "batch", "batches", "files_after", "rows", "cost_bytes", "saved_bytes")
         found: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
         found |= {name: getattr(self, name) for name in names}
@@ -182,22 +188,22 @@ COLUMNS: Final = ("work", "dataset", "period", "batch", "files", "MB", "score", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a cycle does, in this order, and what it leaves out."""
+    """Jobs of a cycle, in the order in which they run, and the candidates that are left out."""
 
     cycle: int
     budget_bytes: int
     jobs: tuple[JobSpec, ...]
     left_out: tuple[JobSpec, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Datasets that were not looked at because they cannot be read, each with why."""
+    """Datasets that were not planned because they cannot be read, each with its reason."""
 
     @property
     def cost_bytes(self) -> int:
-        """How many bytes the jobs rewrite."""
+        """Total bytes that the jobs rewrite."""
         return sum(job.cost_bytes for job in self.jobs)
 
     def table(self) -> list[tuple[str, ...]]:
-        """Return a line for each candidate, jobs first, under `COLUMNS`."""
+        """Return one line per candidate, jobs first, under `COLUMNS`."""
         return [_line(candidate) for candidate in (*self.jobs, *self.left_out)]
 
     def to_dict(self, *, with_files: bool = False) -> dict[str, Any]:
@@ -233,37 +239,37 @@ def _moment(at_ms: int) -> str | None:
 _SIZE_BYTES: Final = attrgetter("size_bytes")
 _ROWS: Final = attrgetter("rows")
 Busy = Mapping[str, str]
-"""Paths of one dataset's files that an unfinished job has, each with the job."""
+"""Paths of one dataset's files that unfinished jobs use, each with the id of the job."""
 
 
 class View(NamedTuple):
-    """What every rule looks at beside the table itself."""
+    """Inputs of every rule beside the table itself."""
 
     now: datetime
     now_ms: int
     force: bool
     busy: Busy
     under_way: Mapping[JobKind, str]
-    """The kinds of work that are unfinished in this dataset, each with its job."""
+    """Kinds of jobs that are unfinished in this dataset, each with the id of the job."""
 
 
 def idle(files: Sequence[FileEntry], busy: Busy) -> list[FileEntry]:
-    """Return the files that no unfinished job has."""
+    """Return the files that no unfinished job uses."""
     return [file for file in files if file.path not in busy] if busy else list(files)
 
 
 def total_bytes(files: Sequence[FileEntry]) -> int:
-    """Return the size of files together."""
+    """Return the total size of files in bytes."""
     return sum(map(_SIZE_BYTES, files))
 
 
 def total_rows(files: Sequence[FileEntry]) -> int:
-    """Return the rows of files together."""
+    """Return the total rows of files."""
     return sum(map(_ROWS, files))
 
 
 def files_needed(size_bytes: int, target_bytes: int) -> int:
-    """Return how many files of the target size hold so many bytes: at least one.
+    """Return the number of files of the target size that hold `size_bytes`: at least one.
 
     >>> files_needed(0, 100), files_needed(100, 100), files_needed(101, 100)
     (1, 1, 2)
@@ -272,7 +278,7 @@ def files_needed(size_bytes: int, target_bytes: int) -> int:
 
 
 def unfinished_text(busy: Busy, files: Sequence[FileEntry]) -> str:
-    """Say which unfinished jobs have some of these files; empty if none has."""
+    """Name the unfinished jobs that use some of these files; empty if there are none."""
     jobs = sorted({busy[file.path] for file in files if file.path in busy}) if busy else []
     if not jobs:
         return ""

@@ -1,7 +1,8 @@
-"""The planner: from file lists, backlogs and settings to the jobs of a cycle, each decision with its numbers. Pure.
+"""The planner: turns file lists, backlogs and settings into the jobs of a cycle, each decision with its numbers. Pure.
 
-`plan` looks at every table by itself (`triggers`, `roll_up_policy`), then chooses within the budget (`budget`). The same inputs,
-settings and time give the same plan, in whatever order files are listed. Nothing here reads a table, a file or a clock.
+`plan` examines every table by itself (`triggers`, `roll_up_policy`), then selects within the budget (`budget`). The
+same inputs, settings and time give the same plan, independent of the order in which files are listed. Planning reads
+no table, no file and no clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,14 +47,14 @@ __all__ = [
 
 _OTHERS: Final = tuple(str(kind) for kind in JobKind if kind not in (JobKind.ROLL_UP, JobKind.PURGE))
 _TAKES: Final = {JobKind.PURGE: (JobKind.FOLD, JobKind.SQUASH, JobKind.CLUSTER, JobKind.VACUUM)}
-"""A purge that is under way leaves none of these anything to do, or fences it out."""
+"""Kinds of jobs that a running purge excludes: it leaves them nothing to do, or fences them out."""
 
 
 def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     """Return what a cycle would do now, and what it would leave out and why.
 
     Raises:
-        InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is asked for.
+        InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is requested.
     """
     lanes = _lanes(inputs)
     _check(inputs, settings, now, lanes)
@@ -74,7 +75,7 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
 
 
 def _of_table(table: TableState, settings: Settings, view: View, wanted: frozenset[str]) -> Iterator[JobSpec]:
-    """Yield every candidate of a table; no file is in two of them that are ready."""
+    """Yield every candidate of a table. No file is in two candidates that are ready."""
     fold = list(folds(table, settings, view)) if JobKind.FOLD in wanted else []
     fold_due = any(candidate.planned for candidate in fold)
     yield from fold
@@ -93,8 +94,8 @@ def _of_table(table: TableState, settings: Settings, view: View, wanted: frozens
 
 
 def _lanes(inputs: Inputs) -> tuple[str, ...]:
-    """Return every lane there is, always in the same order: folds first, the tiers from the finest to the coarsest."""
-    ranks: dict[str, int] = {}  # a tier may have another target in another dataset: the finest one counts
+    """Return all lanes, always in the same order: folds first, then the tiers from the finest to the coarsest."""
+    ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
     for tier in (tier for table in inputs.tables for tier in table.tiers):
         ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
     return (*_OTHERS, *sorted(ranks, key=lambda name: (ranks[name], name)))

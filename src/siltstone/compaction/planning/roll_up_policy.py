@@ -1,15 +1,16 @@
-"""Roll-ups: which files of closed periods a tier brings together.
+"""Roll-ups: which files of closed periods a tier merges.
 
-1. Files are grouped by their period and partition values; those of unfinished jobs are put aside.
-2. The tiers are asked from the coarsest target to the finest. A tier looks at every group whose granularity is its source or
-   finer, and at its own target period. So files that are old enough for the day go there at once and not by way of their
-   hour, and a finer tier cannot keep files from a coarser one.
-3. Of its own target period a tier takes only small files, below half of the target size, and none that was clustered: a
-   clustering has its own size, and the two would undo each other's work for ever. Of finer periods it takes all.
-4. It takes them if the period is over for the tier's age and quiet, and there are enough files that no compaction brought there:
-   those are counted apart. Small files that this tier wrote are brought together as soon as there are two, so that batches of
-   one period end in files of the target size.
-5. What is taken is cut into batches of at most `max_files`; one file that would be left goes into the last batch.
+1. Files are grouped by period and partition values. Files of unfinished jobs are excluded.
+2. The tiers are planned from the coarsest target to the finest. A tier examines every group whose granularity is its
+   source or finer, and its own target period. So files that are old enough for the day move there directly, not
+   through their hour. A finer tier cannot take files away from a coarser one.
+3. In its own target period a tier takes only small files, below half of the target size. It takes no clustered file,
+   because a clustering has its own file size, and the two jobs would undo each other's work for ever. From finer
+   periods it takes all files.
+4. A period is due if it closed at least the tier's minimum age ago, and is quiet. It must have enough files that no
+   compaction wrote there. Compacted files are counted separately. Small files that this tier wrote are merged as soon
+   as there are two. So the batches of one period end in files of the target size.
+5. The files are cut into batches of at most `max_files`. A remainder of one file joins the last batch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,16 +51,16 @@ class _Group:
     partition: Partition
     granularity: Granularity
     files: list[FileEntry]
-    """Those that no unfinished job has."""
+    """Files that no unfinished job uses."""
     busy: str
-    """Which unfinished job has the others."""
+    """Text that names the unfinished jobs of the other files."""
     taker: str = ""
-    """The coarser tier that takes them all."""
+    """Name of the coarser tier that takes all of these files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """What a tier finds for one of its target periods."""
+    """Files that a tier can take for one of its target periods."""
 
     moving: list[FileEntry]
     fresh: list[FileEntry]
@@ -69,18 +70,18 @@ class _Sorted:
 
     @property
     def new(self) -> int:
-        """How many files count for the tier's threshold."""
+        """Number of files that count for the tier's threshold."""
         return len(self.moving) + len(self.fresh)
 
     @property
     def taken(self) -> list[FileEntry]:
-        """All of them: periods in their order, and the files of a period by their age."""
+        """All files: periods in their order, files of a period by age."""
         return [*self.moving, *self.fresh, *self.pressed]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tier writes to."""
+    """Target of a tier: dataset, period and partition values."""
 
     dataset: str
     tier: Tier
@@ -134,7 +135,7 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[J
 
 
 def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]:
-    """Return the files by period and partition, in order; and what to say of periods that cannot be read."""
+    """Return the files by period and partition, in order. Also return a left-out candidate for each invalid period."""
     found: dict[tuple[str, Partition], list[FileEntry]] = {}
     for file in table.files:
         key = (file.period, file.partition)
@@ -217,7 +218,7 @@ def _sort(tier: Tier, groups: Iterable[_Group]) -> _Sorted:
 
 
 def _left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
-    """Return why a period is not taken now; empty if it is."""
+    """Return the reason why a period is left out now; empty if it is taken."""
     if closed > view.now:
         return f"closes at {_moment(closed)}"
     if len(files.taken) < FEWEST_FILES_PER_JOB:
@@ -268,7 +269,7 @@ def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[JobSpe
 
 
 def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEntry]]:
-    """Cut files into batches; a remainder of one goes into the last batch.
+    """Cut files into batches. A remainder of one file joins the last batch.
 
     >>> [len(batch) for batch in batches([FileEntry(path=str(n), size_bytes=1) for n in range(61)], 30)]
     [30, 31]

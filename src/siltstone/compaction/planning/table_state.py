@@ -1,4 +1,4 @@
-"""A dataset as the planner sees it: its live files, its backlog and what waits for a vacuum, from logs alone. No Spark."""
+"""Table states for the planner: live files, backlog and removed files of a dataset, read from logs alone. No Spark."""
 
 import datetime
 from collections.abc import Callable, Iterable
@@ -25,10 +25,10 @@ MS_PER_SECOND: Final = 1000
 
 
 def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
-    """Look at one dataset.
+    """Return the state of one dataset.
 
     Raises:
-        Gone: it was dropped.
+        Gone: the dataset was dropped.
     """
     snapshot = store.snapshot()
     waiting = [*_waiting(store.base), *_waiting(store.changes)]
@@ -54,12 +54,12 @@ def table_states(
     vacuumed_at: Callable[[str], datetime.datetime | None],
     skip_damaged: bool,
 ) -> tuple[list[TableState], dict[str, str]]:
-    """Look at several datasets; return how they stand, and those that cannot be read, each with why.
+    """Return the states of several datasets, and the datasets that cannot be read, each with its reason.
 
-    `vacuumed_at` says when a dataset had its last vacuum, as far as that is known.
+    `vacuumed_at` returns the time of a dataset's last vacuum, if it is known.
 
     Raises:
-        SiltstoneError: one cannot be read, and they are not to be passed over.
+        SiltstoneError: a dataset cannot be read, and unreadable datasets are not to be skipped.
     """
     found: list[TableState] = []
     unreadable: dict[str, str] = {}
@@ -78,7 +78,7 @@ def table_states(
 
 
 def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> TableState | None:
-    """Look at the lake's own event log; None if there is none yet."""
+    """Return the state of the lake's own event log; None if it does not exist yet."""
     if not has_versions(layout.events):
         return None
     files = open_table(layout.events, settings=settings, clock=clock).pin().files
@@ -96,7 +96,7 @@ def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> Tabl
 
 
 def base_entry(file: DataFile) -> FileEntry:
-    """Return a live file of base as the planner sees it."""
+    """Return the planner's entry of a live file of base."""
     own = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
     return FileEntry(
         path=file.path,
@@ -110,7 +110,7 @@ def base_entry(file: DataFile) -> FileEntry:
 
 
 def change_entry(file: DataFile) -> FileEntry:
-    """Return a live file of `changes` as the planner sees it."""
+    """Return the planner's entry of a live file of `changes`."""
     return FileEntry(
         path=file.path,
         size_bytes=file.size_bytes,
@@ -131,7 +131,7 @@ def _backlog(snapshot: Snapshot) -> Backlog:
 
 
 def _waiting(table: Table) -> list[int]:
-    """Return when each file was removed that is still on disk."""
+    """Return the removal time of each removed file that is still on disk."""
     return [at_ms for path, at_ms in table.removals().items() if (table.path / path).exists()]
 
 

@@ -1,6 +1,8 @@
-"""The other kinds of work: when they are due. Each rule yields at most a few candidates of one table, or the reason why not.
+"""Triggers of all jobs except roll-ups.
 
-A threshold of 0 in the settings turns that trigger off. `force` does without thresholds.
+Each rule yields at most a few candidates of one table, or the reason why none is due.
+
+A threshold of 0 in the settings turns that trigger off. `force` ignores thresholds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +65,7 @@ def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec
 
 
 def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, str]:
-    """Return what made the fold due, or why it is not."""
+    """Return the reason why the fold is due, or why it is not."""
     backlog, base_rows = table.backlog, total_rows(table.files)
     minutes = 0.0 if backlog.oldest_ms is None else max(0.0, (view.now_ms - backlog.oldest_ms) / 60_000)
     share = backlog.rows / base_rows if base_rows else 0.0
@@ -88,7 +90,7 @@ def _fold_under_way(table: TableState, view: View) -> str:
 
 
 def _fold_cost(table: TableState) -> int:
-    """Return how many bytes a fold may rewrite: of a keyed base at most one file for each change."""
+    """Return the bytes that a fold may rewrite. In a keyed base each change touches at most one file."""
     size = table.backlog.size_bytes
     if table.shape is Shape.LOG or not table.files:
         return size
@@ -96,7 +98,7 @@ def _fold_cost(table: TableState) -> int:
 
 
 def _fold_files(table: TableState, settings: Settings) -> int:
-    """Return about how many files a fold writes: each that it touches anew, and more if the size asks for it."""
+    """Estimate the number of files that a fold writes: one per touched file, more if the total size requires it."""
     touched = 0 if table.shape is Shape.LOG else _touched(table)
     return max(touched, files_needed(_fold_cost(table), settings.target_file_bytes))
 
@@ -130,7 +132,10 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
-    """Yield the compaction of an event log's small files, by the log's own rule. Every event keeps its index."""
+    """Yield the compaction of an event log's small files, by the rule of the log itself.
+
+    Every event keeps its index.
+    """
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
     many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.event_log_files)
@@ -172,9 +177,10 @@ def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *
 def clusterings(
     table: TableState, settings: Settings, view: View, *, taken: frozenset[str], fold_due: bool
 ) -> Iterator[JobSpec]:
-    """Yield the clusterings of a dataset that has columns to cluster by, one for each period and partition.
+    """Yield the clusterings of a dataset that has cluster columns, one for each period and partition.
 
-    Files in `taken` are rolled up in this cycle. A file that a tier will still move to a coarser period is not clustered.
+    Files in `taken` are rolled up in this cycle. A file that a tier will still move to a coarser period is not
+    clustered.
     """
     if table.shape is Shape.EVENTS or not table.cluster_by:
         return
@@ -243,7 +249,7 @@ def _clustering(found: JobSpec, free: list[FileEntry], settings: Settings, reaso
 
 
 def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
-    """Return all files if one cycle can rewrite them, else as many that are not clustered as it can, two at least."""
+    """Return all files if they fit into one cycle. Otherwise return the unclustered files that fit, at least two."""
     if total_bytes(files) <= budget_bytes:
         return files
     loose = sorted((file for file in files if file.tier != CLUSTERED), key=attrgetter("modified_ms", "path"))
@@ -263,9 +269,10 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
 def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the vacuum of a table: after its interval, and after a clustering.
 
-    Where nobody knows when the last one was, the oldest file that waits tells: a vacuum leaves none that is older than its
-    retention, so one that has waited for an interval more says that the last vacuum is an interval ago. After a clustering it is
-    due as soon as there is something of it to delete. A last vacuum that is still to come is of a clock that was set back since.
+    If the time of the last vacuum is unknown, the oldest removed file decides. A vacuum leaves no file that is older
+    than the retention. So a file that has waited one interval longer proves that the last vacuum is an interval ago.
+    After a clustering the vacuum is due as soon as files of the clustering can be deleted. A last vacuum in the future
+    is ignored, because the clock was set back since.
     """
     if table.removed_files == 0:
         return
