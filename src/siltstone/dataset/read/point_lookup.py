@@ -98,7 +98,7 @@ class KeySet:
 
     @cached_property
     def _sorted(self) -> tuple[list[Any], list[int], list[list[Any]]] | None:
-        """The first key column in order, the keys' numbers in that order, and all columns; None if a value overflows Python."""
+        """The first key column sorted, the keys' numbers in that order, and all columns; None if a value overflows."""
         try:
             columns = [column.to_pylist() for column in self.table.columns]
         except OverflowError:  # a date past the year 9999
