@@ -185,7 +185,7 @@ class Backup:
         taken_at = self._clock.now().isoformat(timespec="seconds")
         system = self._system()
         datasets, registry = self._settled()
-        files = self._config() | system.files | self._audits()  # records come before the fold that relies on them
+        files = self._config() | system.files | self._audits()  # records precede the fold that relies on them
         tables = dict(system.tables)
         for one in (*datasets, registry):
             files |= one.files

@@ -46,7 +46,7 @@ def records(store: Store) -> list[AuditRecord]:
 
     Raises:
         Corruption: a line of the file is damaged; the message names it.
-        Unavailable: the operating system does not let this process read it.
+        Unavailable: the operating system refuses the read.
     """
     found: dict[int, AuditRecord] = {}
     for number, record in enumerate(_lines(store), start=1):
@@ -108,7 +108,7 @@ def append_missing(store: Store, snapshot: Snapshot) -> None:
     """
     in_rows = _in_change_rows(store, snapshot)
     if in_rows:
-        known = {record.sequence for record in _lines(store) if record is not None}  # damage stops no fold
+        known = {record.sequence for record in _lines(store) if record is not None}  # a damaged line stops no fold
         missing = [record for sequence, record in sorted(in_rows.items()) if sequence not in known]
         if missing:
             append(store, missing)

@@ -109,7 +109,7 @@ class Maintenance(Protocol):
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
-        """Return what a fold would rewrite; nothing is changed."""
+        """Return the estimated work of a fold; nothing is changed."""
         ...
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
@@ -1031,7 +1031,7 @@ class Dataset:
         return self._maintenance.squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
-        """Return what `compact` would rewrite now; nothing is changed and Spark is not started."""
+        """Return the estimated work of `compact` now; nothing is changed and Spark is not started."""
         return self._maintenance.estimate(self._store)
 
     def tiers(self) -> "tuple[Tier, ...]":

@@ -297,7 +297,7 @@ class Registry:
             return self._same_or_conflict(existing, schema, spec)
         self._check_unregistered(name)
         if existing is not None:
-            # a crashed drop is finished first: stale handles must be Gone before the name lives again
+            # finish a crashed drop first: stale handles must be Gone before the name is live again
             self.bury(existing)
         self._ensure_table()
         incarnation = self._clock.new_id()
@@ -405,7 +405,7 @@ class Registry:
     def _write(self, row: Registration, before: Registration | None) -> None:
         """Commit one row; refused if the name's row has changed since `before` was read."""
         owner = self._clock.new_id()
-        with self._presence(owner):  # until the log names its file, the sweep leaves it alone
+        with self._presence(owner):  # until the log names its file, the liveness lock protects it from the sweep
             self._commit(row, before, owner)
 
     def _presence(self, owner: str) -> LivenessLock:
@@ -562,7 +562,7 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
-    keys = {*spec.required, *existing.spec.required}  # nullability follows from the key
+    keys = {*spec.required, *existing.spec.required}  # nullability follows from the key: it is no further difference
     columns = differences(_nullable(there, keys), _nullable(schema, keys))
     kinds = [] if spec.kind is existing.spec.kind else [f"it is a {existing.spec.kind} dataset, not a {spec.kind} one"]
     others = kinds + [

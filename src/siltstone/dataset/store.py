@@ -202,7 +202,7 @@ class Store:
             self.gapless[:] = [(files, watermark)]
 
     def opened(self, path: Path) -> AbstractContextManager[pq.ParquetFile]:
-        """Open a file of one of the two tables; its checksums are verified unless the settings say otherwise."""
+        """Open a file of one of the two tables. Its checksums are verified by default (setting `verify_checksums`)."""
         return open_parquet(path, verify=self.settings.verify_checksums)
 
     def check_files(self, paths: Sequence[Path]) -> None:

@@ -11,8 +11,8 @@ Files that were copied beside a writer and restored can break this:
 * an entry or checkpoint was lost: a sequence is missing.
 
 Each is Corruption for readers and writers. Every check uses only data that was already read. A writer compares the
-watermark that it has read *before* its commit lock. A reader opens `changes` again only if the watermark is above its
-sequence.
+watermark that it has read *before* it acquires the commit lock. A reader opens `changes` again only if the watermark is
+above its sequence.
 """
 
 from collections.abc import Iterable

@@ -634,7 +634,7 @@ def _now(store: Store) -> "Column":
 def _as_change_rows(
     frame: "DataFrame", store: Store, *, batch_id: str, tombstone: Tombstone | None = None
 ) -> "DataFrame":
-    """Add our columns; the position is unique across the batch's files and follows the frame's order."""
+    """Add the system columns. The position is unique across the batch's files and follows the frame's order."""
     from pyspark.sql import functions as F
 
     if tombstone is not None:

@@ -30,7 +30,7 @@ class Format(StrEnum):
 
     @property
     def is_text(self) -> bool:
-        """True if the files may be compressed as a whole, and their rows can be bad one by one."""
+        """True if files may be compressed as a whole, and single rows can be bad."""
         return self is not Format.PARQUET
 
 

@@ -141,7 +141,7 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         return rows
     kept = np.zeros(rows.num_rows, dtype=bool)
     kept[last.to_numpy()] = True
-    return rows.filter(pa.array(kept))  # chunk by chunk: more than 2 GiB of text cannot be taken by number
+    return rows.filter(pa.array(kept))  # chunk by chunk: `take` fails on more than 2 GiB of text
 
 
 def merged_table(

@@ -8,8 +8,7 @@ into, and are hidden together.
 Base holds no duplicates, because every fold removes the losing rows. So of Δ and base:
 
 * ``first``: an append of Δ stays if no earlier append of Δ and no row of base is equal to it;
-* ``last``: an append of Δ stays if no later append of Δ is equal to it. A row of base is removed if an append equals
-  it.
+* ``last``: an append of Δ stays if no later append of Δ is equal to it. A row of base is left out if one equals it.
 
 Rows of base that may equal a row of Δ are in files whose period can hold Δ's times. No other file is read for this.
 """

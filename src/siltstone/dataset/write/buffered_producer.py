@@ -173,7 +173,7 @@ class Producer:
                 return
             try:
                 ack = self._append([row for parcel in taken for row in parcel.rows])
-            except BaseException as error:  # noqa: BLE001  # raised below, or by whoever flushes
+            except BaseException as error:  # noqa: BLE001  # raised below, or by the next flush
                 failure = error
                 with self._changed:
                     self._failure = self._failure or error
@@ -193,7 +193,7 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
     for parcel in taken:
         count = len(parcel.rows)
         own = tuple(replace(found, row=found.row - start) for found in refused if start <= found.row < start + count)
-        refused = refused[len(own) :]  # they come in order
+        refused = refused[len(own) :]  # refused rows are in order
         written = count - len(own)
         start += count
         parcel.future.set_result(
