@@ -6,11 +6,11 @@
       siltstone-backup.json        the marker: which lake is backed up here
       files/<2 digits>/<sha256>    the bytes of every file, each once
       backups/<number>-<id>.ndjson one manifest for each backup; no clock decides which is the newest
-      drafts/                      what a process is writing
+      drafts/                      files that a process is writing
 
-A backup exists once its manifest has its name: everything it lists was synced before. A crash at any point leaves the backups
-before it as they were, and files in the pool that no manifest lists; the next backup reuses or deletes them. A removed backup
-loses its manifest first.
+A backup exists once its manifest has its name: every file it lists was synced before. A crash at any point leaves the
+earlier backups unchanged, and files in the pool that no manifest lists. The next backup reuses or deletes them.
+Removing a backup deletes its manifest first.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ class BackupFolder:
     """One folder of backups."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Remember where it is; nothing is read or written yet."""
+        """Set the path; nothing is read or written yet."""
         self.path = path
         self._durable = durable
 
-    # ---- whose it is ---------------------------------------------------------------------------------------------
+    # ---- owner ---------------------------------------------------------------------------------------------------
 
     def check(self, lake_id: str) -> None:
-        """Refuse a folder that holds anything but backups of this lake; an empty or missing one is fine.
+        """Reject a folder that holds anything but backups of this lake. An empty or missing folder is accepted.
 
         Raises:
-            InvalidRequest: it is another one. Nothing was written.
+            InvalidRequest: the folder holds something else. Nothing was written.
         """
         marker = self._marker()
         if marker is None:
@@ -63,12 +63,12 @@ class BackupFolder:
             )
 
     def _is_begun(self) -> bool:
-        """Return whether the folder is empty, or holds only what an interrupted `prepare` left."""
+        """Return whether the folder is empty, or holds only files of an interrupted `prepare`."""
         inside = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
         return all(name in FOLDERS or name.startswith(f"drafts/{MARKER}.") for name in inside)
 
     def prepare(self, lake_id: str, lake: str) -> None:
-        """Make the folder, readable by its owner alone."""
+        """Create the folder, readable by its owner alone."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in FOLDERS:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
@@ -78,7 +78,7 @@ class BackupFolder:
             self._put(draft, self.path / MARKER)
 
     def require(self) -> None:
-        """Do nothing where there are backups.
+        """Require a folder of backups.
 
         Raises:
             NotFound: this is not a folder of backups.
@@ -100,10 +100,10 @@ class BackupFolder:
 
     @contextlib.contextmanager
     def alone(self, *, shared: bool = False) -> Iterator[None]:
-        """Keep other backups out of the folder; `shared` keeps only those out that write. A crash releases it.
+        """Lock the folder against other backups; `shared` excludes only writers. A crash releases the lock.
 
         Raises:
-            Conflict: another process is at work here.
+            Conflict: another process uses the folder.
         """
         handle = self._lock_file(shared=shared)
         if handle is None:
@@ -119,7 +119,7 @@ class BackupFolder:
             os.close(handle)
 
     def _lock_file(self, *, shared: bool) -> int | None:
-        """Open the lock; None if the folder can only be read, so that no other process writes there either."""
+        """Open the lock file; None if the folder is read-only, because then no other process writes there either."""
         try:
             return os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -130,18 +130,18 @@ class BackupFolder:
     # ---- files ---------------------------------------------------------------------------------------------------
 
     def pooled(self, sha256: str) -> Path:
-        """Return where the bytes of a file are."""
+        """Return the path of a file's bytes in the pool."""
         return self.path / "files" / sha256[:2] / sha256
 
     def has(self, file: BackedFile) -> bool:
-        """Return whether the bytes of a file are in the pool, by their number."""
+        """Return whether the pool has the bytes of a file, by their size."""
         try:
             return self.pooled(file.sha256).stat().st_size == file.size_bytes
         except FileNotFoundError:
             return False
 
     def has_sound(self, file: BackedFile) -> bool:
-        """Return whether the bytes of a file are in the pool, by their hash: all of them are read."""
+        """Return whether the pool has the bytes of a file, by their hash: all of them are read."""
         return self.has(file) and hash_of(self.pooled(file.sha256)) == file.sha256
 
     def add(self, source: Path, relative: str, *, size_bytes: int | None) -> tuple[BackedFile, bool]:
@@ -149,10 +149,10 @@ class BackupFolder:
 
         Raises:
             FileNotFoundError: it is gone.
-            Corruption: it has another size than its log says.
+            Corruption: its size differs from the size in its log.
         """
         draft = self._draft("file")
-        modified_ns = source.stat().st_mtime_ns  # before its bytes: what is appended meanwhile makes it another file
+        modified_ns = source.stat().st_mtime_ns  # before its bytes are read: an append meanwhile makes it another file
         digest, size = copy_hashed(source, draft)
         if size_bytes is not None and size != size_bytes:
             draft.unlink()
@@ -163,7 +163,7 @@ class BackupFolder:
         found = BackedFile(path=relative, size_bytes=size, sha256=digest, modified_ns=modified_ns)
         fresh = not self.has_sound(found)
         self.pooled(digest).parent.mkdir(mode=0o700, exist_ok=True)
-        draft.replace(self.pooled(digest))  # what was there may have been damaged since
+        draft.replace(self.pooled(digest))  # the existing file may have been damaged since
         reach("backup.after_file")
         return found, fresh
 
@@ -171,7 +171,7 @@ class BackupFolder:
         return self.path / "drafts" / f"{name}.{os.getpid()}"
 
     def _put(self, draft: Path, path: Path) -> None:
-        """Give a draft its name, synced."""
+        """Sync a draft, and rename it to its name durably."""
         if self._durable:
             sync_file(draft)
         draft.replace(path)
@@ -186,11 +186,11 @@ class BackupFolder:
         return sorted(path for path in folder.iterdir() if _MANIFEST.match(path.name)) if folder.is_dir() else []
 
     def read(self, backup: str | None = None) -> Manifest:
-        """Return one backup by its id or the beginning of it, the newest by default.
+        """Return one backup by its id or a prefix of it; default: the newest.
 
         Raises:
             NotFound: there is no such backup.
-            InvalidRequest: several have that beginning.
+            InvalidRequest: several backups have that prefix.
             Corruption: its manifest is damaged.
         """
         known = [path for path in self.manifests() if backup is None or id_of(path).startswith(backup)]
@@ -201,7 +201,7 @@ class BackupFolder:
         return read_manifest(known[-1].read_bytes(), where=str(known[-1]))
 
     def publish(self, manifest: Manifest) -> None:
-        """Make a backup exist: its files are in the pool, and now its manifest gets its name."""
+        """Publish a backup: its files are in the pool, and now its manifest gets its name."""
         if self._durable:
             os.sync()  # every file at once: there can be many small ones
         draft = self._draft("manifest")
@@ -212,7 +212,7 @@ class BackupFolder:
         reach("backup.after_manifest")
 
     def keep(self, count: int | None) -> list[str]:
-        """Remove all but the newest backups, and the files that no backup lists; return the ids of what was removed."""
+        """Remove all but the newest backups, and files that no backup lists; return the ids of the removed backups."""
         known = self.manifests()
         doomed = known[: -count or None] if count is not None else []
         removed = [id_of(path) for path in doomed]
@@ -223,7 +223,10 @@ class BackupFolder:
         return removed
 
     def _collect(self) -> None:
-        """Delete the pool's files that no manifest lists, and drafts; nothing if a manifest cannot be read."""
+        """Delete the pool's files that no manifest lists, and drafts.
+
+        Nothing is deleted if a manifest cannot be read.
+        """
         listed: set[str] = set()
         try:
             for path in self.manifests():

@@ -1,7 +1,7 @@
-"""The manifest of one backup: which files of the lake it has, and at which versions the tables are.
+"""The manifest of one backup: its files of the lake, and the versions of its tables.
 
-On disk it is one JSON object a line: the head, one line for each file, and an end that counts them. A manifest without its end
-is not a backup. Paths are relative to the lake's folder.
+On disk it has one JSON object a line: the head, one line for each file, and an end that counts them. A manifest without
+its end is not a backup. Paths are relative to the lake's folder.
 """
 
 import json
@@ -15,7 +15,7 @@ from siltstone.errors import Corruption, InvalidRequest, Reason
 FORMAT: Final = 1
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _LATEST_NS: Final = 2**63 - 1
-"""The last moment that a file system can hold."""
+"""Latest time that a file system can store, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class BackedDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything that a backup holds."""
+    """The content of a backup."""
 
     id: str
     taken_at: str
@@ -57,11 +57,11 @@ class Manifest:
     """The version of each Delta table, by its path."""
     files: tuple[BackedFile, ...]
     left_out: Mapping[str, str]
-    """Datasets that could not be read and were left out on request, each with why."""
+    """Datasets that could not be read and were left out on request, each with its reason."""
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the files have."""
+        """Size of the files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def lines(self) -> Iterator[str]:
@@ -74,7 +74,7 @@ class Manifest:
 
 
 def read_manifest(content: bytes, *, where: str) -> Manifest:
-    """Read the content of a manifest. Another program may have written it: every value is checked.
+    """Read the content of a manifest. Every value is checked, because another program may have written it.
 
     Raises:
         Corruption: it is damaged or not complete.
@@ -111,10 +111,10 @@ def _manifest(head: dict[str, Any], files: list[dict[str, Any]]) -> Manifest:
 
 
 def _file(*, path: str, size_bytes: int, sha256: str, modified_ns: int) -> BackedFile:
-    """Return one file. Its hash names a file of the pool, and so must not be a path to another one.
+    """Return one file. Its hash names a file of the pool, and must not be a path to another one.
 
     Raises:
-        TypeError, ValueError: a value is not what it must be.
+        TypeError, ValueError: a value is not valid.
     """
     if not _SHA256.match(sha256) or not 0 <= modified_ns <= _LATEST_NS or not isinstance(path, str):
         raise ValueError(f"the line of {path!r} is not that of a file")

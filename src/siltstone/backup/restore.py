@@ -1,17 +1,19 @@
-"""Restoring a lake from a backup, to a new place or the one it had.
+"""Restores a lake from a backup, to a new folder or its former one.
 
-The target T must not exist or be empty. Flow, with W = ``.T.<id>.restore`` beside it and ``.T.<id>.live`` locked while we live:
+The target T must not exist or be empty. Flow, with W = ``.T.<id>.restore`` beside it and ``.T.<id>.live`` locked while
+this process lives:
 
-1. copy every file of the backup into W; the hash of each must be the one that was recorded;
+1. copy every file of the backup into W; the hash of each must be the recorded one;
 2. cut audit records of sequences that the backup does not have;
-3. fence each dataset: one commit on base raises the epoch far above every epoch of the backup, so that a job which was planned
-   before the restore is refused, and advances the content version, so that followers and caches read everything again;
-4. sync all, and rename W to T: the one moment that counts.
+3. fence each dataset with one commit on base. It raises the epoch far above every epoch of the backup, so that a job
+   which was planned before the restore is refused. It also advances the content version, so that followers and caches
+   read everything again;
+4. sync all, and rename W to T: this is the commit of the restore.
 
-W is readable by its owner alone, and stays so as T. Where T was an empty folder, its owner and mode are kept.
+W is readable by its owner alone, and stays so as T. Where T was an empty folder, its owner and mode are preserved.
 
-Leases, the compactor's notes, hot caches and scratch files are not part of a backup, so a restored lake begins without them.
-A crash before 4 leaves a hidden folder beside T, which the next restore to T deletes.
+Leases, the compactor's state files, hot caches and scratch files are not part of a backup, so a restored lake starts
+without them. A crash before 4 leaves a hidden folder beside T, which the next restore to T deletes.
 """
 
 import contextlib
@@ -44,7 +46,7 @@ from siltstone.model.names import DatasetName
 from siltstone.model.reports import RestoreReport
 
 FENCE_STEP: Final = 1_000_000
-"""Added to epochs and content versions: more than a lake can have used between the backup and the restore."""
+"""Step added to epochs and content versions: more than a lake can have used between the backup and the restore."""
 _SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{32})\.(restore|live)\Z")
 
 Show = Callable[[str], None]
@@ -63,7 +65,7 @@ class Restore:
         clock: Clock,
         show: Show | None = None,
     ) -> None:
-        """Take what is wanted; nothing is read or written yet.
+        """Store the request; nothing is read or written yet.
 
         Raises:
             InvalidRequest: a path is not a folder of this machine.
@@ -76,7 +78,7 @@ class Restore:
         self._show = show or (lambda _text: None)
 
     def run(self, *, dry_run: bool = False) -> RestoreReport:
-        """Restore, and return what was restored; a dry run verifies the backup and writes nothing at the target.
+        """Restore, and return a report; a dry run verifies the backup and writes nothing at the target.
 
         Raises:
             NotFound: there is no such backup.
@@ -139,7 +141,7 @@ class Restore:
                 sync_directory(self._target.parent)
 
     def _fill(self, work: Path, manifest: Manifest) -> None:
-        """Make the lake in a folder that has another name yet."""
+        """Build the lake in the work folder, which has another name yet."""
         work.mkdir(mode=OWNER_ONLY)
         for number, file in enumerate(manifest.files):
             if number % 100 == 0:
@@ -160,7 +162,7 @@ class Restore:
         """Give the lake's folder the owner and mode of the empty folder that it replaces, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             found = self._target.stat()
-            with contextlib.suppress(PermissionError):  # only root can give a folder away
+            with contextlib.suppress(PermissionError):  # only root can change the owner
                 os.chown(work, found.st_uid, found.st_gid)
             work.chmod(stat.S_IMODE(found.st_mode))
 
@@ -177,7 +179,7 @@ class Restore:
         os.utime(target, ns=(file.modified_ns, file.modified_ns))
 
     def _cut_audits(self, work: Path, manifest: Manifest) -> None:
-        """Keep the audit records up to the backup's sequence; later ones tell of writes that it does not have."""
+        """Cut the audit records after the backup's sequence: they describe writes that it does not have."""
         for one in manifest.datasets:
             path = Layout(work).audit / f"{one.incarnation}.ndjson"
             with contextlib.suppress(FileNotFoundError):
@@ -188,7 +190,7 @@ class Restore:
         return self._target.with_name(f".{self._target.name}.{owner}.{end}")
 
     def _sweep(self) -> None:
-        """Delete what interrupted restores to this target left beside it."""
+        """Delete the folders that interrupted restores to this target left beside it."""
         for owner in set(self._owners()):
             shown = self._side(owner, "live")
             if shown.is_file() and not is_live(shown.parent, shown.name):
@@ -206,11 +208,11 @@ def _is_later(line: bytes, sequence: int) -> bool:
     try:
         return int(json.loads(line)["sequence"]) > sequence
     except (ValueError, KeyError, TypeError):
-        return False  # a damaged line stays for its reader to name
+        return False  # a damaged line stays, and its reader reports it
 
 
 def _fence(store: Store, *, epoch: int, backup: str) -> None:
-    """Refuse jobs of before the restore, and have every follower read the dataset again."""
+    """Refuse jobs planned before the restore, and make every follower read the dataset again."""
 
     def build(parent: ParentVersion) -> Commit:
         return Commit(
@@ -227,10 +229,10 @@ def _fence(store: Store, *, epoch: int, backup: str) -> None:
 
 
 def list_backups(path: str | Path) -> list[dict[str, Any]]:
-    """Describe the backups of a folder, the newest first; one that is damaged says so.
+    """Describe the backups of a folder, the newest first. A damaged backup is marked as damaged.
 
     Raises:
-        NotFound: there are none.
+        NotFound: there are no backups.
     """
     folder = BackupFolder(local_folder(path, what="Backup folder"), durable=False)
     folder.require()

@@ -1,9 +1,9 @@
-"""Taking a backup beside writers.
+"""Takes a backup beside writers.
 
-A dataset is copied at one snapshot (changes version c, base version v, watermark w). The order is that of every reader: `changes`
-is pinned first, then `base`, so that no change is missing which was pruned meanwhile. A reader may hold a base that is ahead of
-its changes; a copy may not, because its next write would take a sequence that base claims to hold already. So a pair is copied
-only if all of this holds, and otherwise another pair is pinned:
+A dataset is copied at one snapshot (changes version c, base version v, watermark w). The order is that of every reader:
+`changes` is pinned first, then `base`, so that no change is missing which was pruned meanwhile. A reader may hold a
+base that is ahead of its changes. A copy may not, because its next write would get a sequence that base already claims
+to hold. So a pair is copied only if all of this holds, and otherwise another pair is pinned:
 
 * the watermark of base@v is at most the last sequence of changes@c;
 * changes@c was pruned at most up to that watermark, which the order of pinning guarantees (`dataset.table_invariants`);
@@ -11,15 +11,18 @@ only if all of this holds, and otherwise another pair is pinned:
 
 Flow:
 
-1. the event journal and other tables of the system, except leases, each at one version;
-2. each dataset: pin the pair, copy both logs up to exactly c and v, then the data files that these versions name. Log entries
-   are cleaned after seconds in a busy table, data files stay for minutes; where one is gone the dataset is pinned again;
-3. the registry, last. It names what was copied: a dataset that was created meanwhile is copied, too, one that was dropped is
-   left out, until the registry names exactly what was copied;
-4. verify the copy (`verify`), publish the manifest, remove older backups if asked, delete what no manifest lists.
+1. the event journal and other system tables, except leases, each at one version;
+2. each dataset: pin the pair, copy both logs up to exactly c and v, then the data files that these versions name. A
+   busy table cleans log entries after seconds, data files stay for minutes. If a file is gone the dataset is pinned
+   again;
+3. the registry, last. A dataset that was created meanwhile is copied, too, and a dropped one is left out, until the
+   registry names exactly the copied datasets;
+4. verify the copy (`verify`), publish the manifest, remove older backups if requested, delete files that no manifest
+   lists.
 
-Data files never change, so one that an earlier backup has under the same path and size is not read again. One that is copied has
-its footer and indexes checked. A full verification reads every page of every data file, and its hash before it is reused.
+Data files never change, so a file that an earlier backup has under the same path and size is not read again. A copied
+file has its footer and indexes checked. A full verification reads every page of every data file, and its hash before it
+is reused.
 """
 
 import contextlib
@@ -51,18 +54,18 @@ from siltstone.model.files import DataFile
 from siltstone.model.reports import BackupReport
 
 PIN_TRIES: Final = 50
-"""Pairs of versions that are tried: each further one needs a fold or an alteration between two reads."""
+"""Pairs of versions that are tried. Each further try needs a fold or an alteration between two reads."""
 COPY_TRIES: Final = 20
-"""Rounds of copying one table: each further one needs files that were deleted since they were pinned."""
+"""Rounds of copying one table. Each further round needs files that were deleted since they were pinned."""
 SETTLE_TRIES: Final = 100
-"""Rounds until the registry names what was copied: each further one needs a create or a drop."""
+"""Rounds until the registry names exactly the copied datasets. Each further round needs a create or a drop."""
 
 Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A backup as it was asked for."""
+    """A validated backup request."""
 
     path: Path
     keep: int | None = None
@@ -74,10 +77,10 @@ class Wanted:
 def check_wanted(
     layout: Layout, path: str | Path, *, keep: int | None, verify: str, dry_run: bool, skip_broken: bool
 ) -> Wanted:
-    """Refuse a backup that cannot or must not be taken.
+    """Validate a backup request.
 
     Raises:
-        InvalidRequest: the folder or an option. Nothing was written.
+        InvalidRequest: the folder or an option is not valid. Nothing was written.
     """
     found = local_folder(path, what="Backup folder")
     real, root = found.resolve(), layout.root.resolve()
@@ -96,7 +99,7 @@ class _Moved(Exception):  # noqa: N818
 
 @dataclass(slots=True)
 class _Copied:
-    """What one table or dataset has given."""
+    """The copy of one table or dataset."""
 
     files: dict[str, BackedFile] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
@@ -117,7 +120,7 @@ class Backup:
         clock: Clock,
         show: Show | None = None,
     ) -> None:
-        """Take the lake's parts; nothing is read or written yet."""
+        """Use the lake's components; nothing is read or written yet."""
         self._wanted = wanted
         self._registry = registry
         self._layout = layout
@@ -130,13 +133,13 @@ class Backup:
         self._left_out: dict[str, str] = {}
 
     def run(self) -> BackupReport:
-        """Take the backup and return what it has.
+        """Take the backup and return a report.
 
         Raises:
             InvalidRequest: the folder holds something else, or backups of another lake.
             Conflict: another process uses the folder.
-            Corruption: a dataset cannot be read, or the copy does not hold what it must. No backup was recorded.
-            Unavailable: the disk is full, or files kept disappearing. No backup was recorded.
+            Corruption: a dataset cannot be read, or the copy fails its verification. No backup was recorded.
+            Unavailable: the disk is full, or files disappeared at every try. No backup was recorded.
         """
         started = self._clock.monotonic_seconds()
         self._registry.require_lake()
@@ -175,14 +178,14 @@ class Backup:
         )
 
     def _manifest(self, lake_id: str) -> Manifest:
-        """Copy everything, and return what was copied."""
-        with contextlib.suppress(SiltstoneError):  # an older backup that is damaged only costs its reuse
+        """Copy everything, and return the manifest."""
+        with contextlib.suppress(SiltstoneError):  # a damaged older backup only costs its reuse
             self._known = {file.path: file for file in self._folder.read().files}
         self._check_registered()
         taken_at = self._clock.now().isoformat(timespec="seconds")
         system = self._system()
         datasets, registry = self._settled()
-        files = self._config() | system.files | self._audits()  # records come before the fold that relies on them
+        files = self._config() | system.files | self._audits()  # records precede the fold that relies on them
         tables = dict(system.tables)
         for one in (*datasets, registry):
             files |= one.files
@@ -201,10 +204,10 @@ class Backup:
         )
 
     def _check_registered(self) -> None:
-        """Refuse a lake with committed data that its registry does not name: a backup would not have it.
+        """Reject a lake with committed data that its registry does not name: the backup would lack it.
 
         Raises:
-            Corruption: there is some, and it may not be left out.
+            Corruption: there is such data, and it may not be left out.
         """
         for place in unregistered(self._registry, self._layout):
             why = (
@@ -215,7 +218,7 @@ class Backup:
                 raise Corruption(f"{why} No backup was recorded.")
             self._left_out[f"{place.name}/{place.path.name}"] = why
 
-    # ---- what is copied ------------------------------------------------------------------------------------------
+    # ---- copies --------------------------------------------------------------------------------------------------
 
     def _config(self) -> dict[str, BackedFile]:
         """Copy the lake's settings."""
@@ -229,7 +232,7 @@ class Backup:
         return {one.path: one for one in map(self._copy, paths)}
 
     def _system(self) -> _Copied:
-        """Copy the tables of the system, but for leases, which are of no use elsewhere, and the registry, which is last."""
+        """Copy the system tables, except leases, which are of no use elsewhere, and the registry, which is last."""
         copied = _Copied()
         for path in sorted((self._layout.root / SYSTEM).iterdir()):
             if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
@@ -261,7 +264,7 @@ class Backup:
         except (Gone, Corruption) as error:
             missing = self._registry.broken(row)
             if isinstance(error, Gone) and missing is None:
-                return None  # it was dropped: the next look at the registry tells
+                return None  # it was dropped: the next read of the registry shows it
             why = str(missing or error)
             if not self._wanted.skip_broken:
                 raise Corruption(f"{why} No backup was recorded.", reason=(missing or error).reason) from error
@@ -291,7 +294,7 @@ class Backup:
         """Pin a pair of versions that can be restored.
 
         Raises:
-            Corruption: the tables are not of one history, or a sequence is missing.
+            Corruption: the tables do not have one history, or a sequence is missing.
         """
         for _ in range(PIN_TRIES):
             snapshot = store.snapshot()
@@ -304,7 +307,7 @@ class Backup:
         raise Unavailable(f"Dataset {store.name}: it was folded or altered each time it was pinned. Try again.")
 
     def _table(self, path: Path) -> _Copied:
-        """Copy one table of the system at its newest version."""
+        """Copy one system table at its newest version."""
         for _ in range(COPY_TRIES):
             with contextlib.suppress(_Moved):
                 return self._at(path, self._handle(path).pin())
@@ -314,7 +317,7 @@ class Backup:
         """Copy a table at exactly one version: its log up to there, and the files that it names.
 
         Raises:
-            _Moved: something of that was deleted since it was pinned.
+            _Moved: a file was deleted since it was pinned.
         """
         copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
         try:
@@ -335,7 +338,7 @@ class Backup:
         return {one.path: one for one in found}
 
     def _data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
-        """Copy one data file, and check it in the lake unless an earlier backup has it and a check of sizes is enough.
+        """Copy one data file. It is checked in the lake unless an earlier backup has it and a check of sizes is enough.
 
         Raises:
             FileNotFoundError: it is gone.
@@ -356,7 +359,7 @@ class Backup:
         return found
 
     def _copy(self, path: Path, *, size_bytes: int | None = None) -> BackedFile:
-        """Copy one file. Without its size from a log its time tells whether an earlier backup has it."""
+        """Copy one file. Without a size from a log, its time decides whether an earlier backup has it."""
         relative = path.relative_to(self._layout.root).as_posix()
         known = self._known.get(relative)
         if known is not None and (self._wanted.dry_run or self._is_pooled(known)):
@@ -379,7 +382,10 @@ class Backup:
         return found
 
     def _is_pooled(self, known: BackedFile) -> bool:
-        """Return whether the pool's copy can be reused; one that will be hashed is, so that a damaged one is replaced."""
+        """Return whether the pool's copy can be reused.
+
+        A copy that verification will hash is hashed here, so that a damaged one is replaced.
+        """
         is_hashed = self._wanted.full or is_always_hashed(known.path)
         return self._folder.has_sound(known) if is_hashed else self._folder.has(known)
 
@@ -388,7 +394,7 @@ class Backup:
 
 
 def log_files(table: Path, version: int) -> list[str]:
-    """Return the files of a log from which exactly this version can be opened: a checkpoint, its entry, and those above it.
+    """Return the log files that open exactly this version: a checkpoint, its entry, and the entries above it.
 
     Entries above the last commit of Siltstone are among them, as `check_chain` needs them.
 
@@ -405,7 +411,7 @@ def log_files(table: Path, version: int) -> list[str]:
 
 
 def _hinted(table: Path) -> int | None:
-    """Return the version of the checkpoint that the log's pointer names; None if there is no pointer."""
+    """Return the version of the checkpoint that the log's pointer names; None without a pointer."""
     try:
         return int(json.loads((table / LOG / LAST_CHECKPOINT).read_text())["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):

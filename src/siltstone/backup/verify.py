@@ -1,7 +1,7 @@
-"""Checking a backup without the lake: are all bytes there, do its logs open, do they name what the backup has.
+"""Checks a backup without the lake: all bytes exist, its logs open, and they name exactly the backup's files.
 
-The logs of every table are laid out in a scratch folder and opened as any reader opens them. The lake is not read, and nothing
-is written to the backup, which may be on a read-only disk.
+The logs of every table are copied to a scratch folder and opened as any reader opens them. The lake is not read, and
+nothing is written to the backup, which may be on a read-only disk.
 """
 
 import shutil
@@ -31,10 +31,10 @@ BATCH_ROWS: Final = 8_192
 
 
 def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, clock: Clock, full: bool) -> None:
-    """Check one backup: sizes, logs with their hashes, and numbers; with `full` also the hash of every data file.
+    """Check one backup: sizes, logs with their hashes, and counts; with `full` also the hash of every data file.
 
     Raises:
-        Corruption: something is missing or wrong; the message names it.
+        Corruption: a file is missing or wrong; the message names it.
     """
     _check_bytes(folder, manifest, full=full)
     files = {file.path: file for file in manifest.files}
@@ -51,7 +51,7 @@ def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, cloc
 
 
 def damage(path: Path, *, rows: int, whole: bool) -> str:
-    """Return what is wrong with a data file: its footer, indexes and row count, with `whole` also its pages. Empty if nothing is.
+    """Return the damage of a data file: its footer, indexes and row count, with `whole` also its pages. Empty if sound.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -90,7 +90,7 @@ def _check_bytes(folder: BackupFolder, manifest: Manifest, *, full: bool) -> Non
 
 
 def is_always_hashed(path: str) -> bool:
-    """Return whether a file is small and opened to check a backup: logs, and what is of the lake itself."""
+    """Return whether a file is small and opened to check a backup: logs, and files of the lake itself."""
     return f"/{LOG}/" in path or path.startswith(f"{SYSTEM}/")
 
 
@@ -139,7 +139,7 @@ def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Regist
 
 
 def _check_dataset(one: BackedDataset, pinned: Mapping[str, TableVersion]) -> None:
-    """Check how the copies of both tables stand to each other (`dataset.table_invariants`)."""
+    """Check the invariants between the copies of both tables (`dataset.table_invariants`)."""
     name = DatasetName.parse(one.name)
     folder = f"{name.catalog}/{name.schema}/{name.table}/{one.incarnation}"
     changes, base = pinned[f"{folder}/{CHANGES}"], pinned[f"{folder}/{BASE}"]

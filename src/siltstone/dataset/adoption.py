@@ -1,8 +1,8 @@
-"""Datasets on disk that the registry does not name: found, judged, and registered again.
+"""Unregistered datasets: finds datasets on disk that the registry does not name, and registers them again.
 
-A registry that was restored from an older copy does not name datasets that were created since. Their folders are never swept
-(`dataset.dataset_folder`). Both tables carry the specification as a property, so that the row of the registry can be written
-again.
+A registry that was restored from an older copy does not name datasets that were created since. Their folders are never
+swept (`dataset.dataset_folder`). Both tables carry the specification as a property, so the registry's row can be
+rewritten from it.
 """
 
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ from siltstone.model.spec import PROPERTY_SPEC, Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unregistered:
-    """A folder with a dataset that the registry does not name; `obstacle` says why it cannot be adopted, if it cannot."""
+    """A folder with a dataset that the registry does not name; `obstacle` is the reason if it cannot be adopted."""
 
     dataset: str
     incarnation: str
@@ -34,11 +34,11 @@ class Unregistered:
     obstacle: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
     def described(self) -> str:
-        """Say what was found and what to do, in two sentences."""
+        """Return the finding and the remedy in two sentences."""
         found = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
         todo = "Run silt doctor --repair to register it again." if self.obstacle is None else self.obstacle
         return f"{found} {todo}"
@@ -48,7 +48,7 @@ class Adoption:
     """Finds unregistered datasets of one lake and registers them again."""
 
     def __init__(self, registry: Registry, layout: Layout, *, clock: Clock, durable: bool) -> None:
-        """Take the lake's registry; nothing is read yet."""
+        """Use the lake's registry; nothing is read yet."""
         self._registry = registry
         self._layout = layout
         self._clock = clock
@@ -62,7 +62,7 @@ class Adoption:
         return [self._judged(place, live=live, shared=shared) for place in places]
 
     def adopt(self, name: DatasetName, incarnation: str) -> Unregistered:
-        """Register one again; a crash leaves it registered or not, and its rows as they are.
+        """Register an unregistered dataset again. A crash leaves it registered or not, and its rows unchanged.
 
         Raises:
             NotFound: there is no such unregistered dataset.
@@ -101,7 +101,7 @@ class Adoption:
         )
 
     def _store(self, place: UnregisteredFolder) -> Store:
-        """Return the storage of an unregistered dataset, by what its base says of itself."""
+        """Return the storage of an unregistered dataset, from the properties of its base."""
         base = TableReader(place.path / BASE, clock=self._clock, label=f"Dataset {place.name}", must_exist=True)
         text = base.properties().get(PROPERTY_SPEC)
         if text is None:

@@ -1,14 +1,14 @@
 """Audit records of tombstones: who hid rows, when, why and how many. A record never holds a key or a subject value.
 
-A tombstone with an actor or a reason has one record, a line of JSON in ``_system/audit/<incarnation>.ndjson``. The file lies
-outside the dataset's folder, so a fold, a prune, the cleaning of a log, a purge and a drop leave it alone.
+A tombstone with an actor or a reason has one record, a line of JSON in ``_system/audit/<incarnation>.ndjson``. The file
+is outside the dataset's folder, so a fold, a prune, the cleaning of a log, a purge and a drop do not touch it.
 
 1. `tombstone` commits its change rows, which carry actor and reason, and then appends its record.
-2. A fold or a squash appends the records that are missing, from the change rows of its snapshot, before its own commit.
+2. A fold or a squash appends the missing records, from the change rows of its snapshot, before its own commit.
 
-Change rows go away by the commit of 2 alone. So actor and reason are in live change rows, in a record, or in both.
-A crash between the steps of 1 leaves the record to 2. A crash inside an append leaves a line without an end: readers pass over
-it, the next append cuts it off, and the change rows are still there.
+Only the commit of 2 removes change rows. So actor and reason are in live change rows, in a record, or in both.
+A crash between the steps of 1 leaves the record to 2. A crash inside an append leaves a line without an end. Readers
+skip it, the next append cuts it off, and the change rows still exist.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ def records(store: Store) -> list[AuditRecord]:
 
     Raises:
         Corruption: a line of the file is damaged; the message names it.
-        Unavailable: the operating system does not let this process read it.
+        Unavailable: the operating system refuses the read.
     """
     found: dict[int, AuditRecord] = {}
     for number, record in enumerate(_lines(store), start=1):
@@ -63,7 +63,7 @@ def records(store: Store) -> list[AuditRecord]:
 
 
 def _lines(store: Store) -> list[AuditRecord | None]:
-    """Return the record of each whole line, None for a damaged one. What follows the last line end is a cut append."""
+    """Return the record of each whole line, None for a damaged line. Bytes after the last line end are a cut append."""
     try:
         content = _path(store).read_bytes()
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def append(store: Store, new: Sequence[AuditRecord]) -> None:
     """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
 
     Raises:
-        Unavailable: the file cannot be written. Nothing of it counts.
+        Unavailable: the file cannot be written. No record counts as written.
     """
     path = _path(store)
     text = "".join(f"{_line(record)}\n" for record in new)

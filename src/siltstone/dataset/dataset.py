@@ -1,10 +1,9 @@
-"""A dataset as a user holds it: write, read, ask, maintain.
+"""The user's handle of a dataset: write, read, query, maintain.
 
-Everything here is a thin arrangement of the parts: `write` writes, `read` reads, `load` loads, and the
-maintenance object that `Lake` passes in folds, purges and vacuums. A handle stays usable until its dataset is dropped;
-then every call raises Gone.
+This is a thin facade: `write` writes, `read` reads, `load` loads. The maintenance object that `Lake` passes in folds,
+purges and vacuums. A handle stays usable until its dataset is dropped. Then every call raises Gone.
 
-Rooms that an upsert or a plain read can do without are imported where they are used: a command's start is felt.
+Packages that an upsert or a plain read does not need are imported where they are used, to keep a command's start short.
 """
 
 import datetime
@@ -80,37 +79,37 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
-"""A moment of a dataset's past: a sequence, or a time."""
+"""A point in a dataset's history: a sequence, or a time."""
 
 UPDATE_PAUSE_SECONDS: Final = 0.05
-"""The longest pause before an update that was overtaken begins again."""
+"""Longest pause in seconds before an update restarts, because another writer changed its rows."""
 MAX_HTML_COLUMNS: Final = 50
-"""Columns of a dataset that a notebook shows."""
+"""Largest number of columns that a notebook shows."""
 MAX_LOOKUP_KEYS: Final = 100_000
-"""More keys than this touch most of a dataset: that is a join, not a lookup."""
+"""Largest number of keys of a lookup. More keys touch most of a dataset, so a join is the right tool."""
 
 
 class Maintenance(Protocol):
-    """What keeps a dataset in shape; the compaction layer implements it."""
+    """Maintenance operations of a dataset; the compaction layer implements them."""
 
     def compact(self, store: Store, *, purge: bool) -> CompactReport:
-        """Fold the changes into base; with `purge`, delete from disk whatever is no longer part of the dataset."""
+        """Fold the changes into base; with `purge`, delete from disk all that is no longer part of the dataset."""
         ...
 
     def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
-        """Bring small change files together, if there are that many."""
+        """Merge small change files, if there are at least `many`."""
         ...
 
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
-        """Order the rows of every period of a log by several columns at once."""
+        """Cluster the rows of every period of a log by several columns at once."""
         ...
 
     def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-        """Say what a clustering would rewrite; nothing is changed."""
+        """Return what a clustering would rewrite; nothing is changed."""
         ...
 
     def estimate(self, store: Store) -> FoldEstimate:
-        """Say what a fold would have to do; nothing is changed."""
+        """Return the estimated work of a fold; nothing is changed."""
         ...
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
@@ -118,15 +117,15 @@ class Maintenance(Protocol):
         ...
 
     def status(self, store: Store) -> Status:
-        """Count what is there."""
+        """Return counts of rows, files and bytes."""
         ...
 
 
 class Conditions(Protocol):
-    """What conditions on rows mean; the query layer implements it."""
+    """Conditions on rows; the query layer implements them."""
 
     def for_spark(self, where: str, columns: Sequence[str]) -> str:
-        """Check a condition over columns, and return it as Spark is to get it."""
+        """Check a condition over columns, and return its text for Spark."""
         ...
 
     def columns(self, where: str, schema: pa.Schema) -> list[str]:
@@ -140,7 +139,7 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True)
 class _Parts:
-    """What works on a dataset as long as its columns stay the same."""
+    """Components of a dataset that are valid while its columns stay the same."""
 
     store: Store
     writer: ChangeWriter
@@ -173,7 +172,7 @@ class Dataset:
         maintenance: Maintenance,
         conditions: "Conditions",
     ) -> None:
-        """Made by `Lake`; nothing is opened yet."""
+        """Created by `Lake`; nothing is opened yet."""
         self._registration = registration
         self._spark = spark
         self._maintenance = maintenance
@@ -182,7 +181,7 @@ class Dataset:
         self._parts = _Parts.of(store)
 
     def _now(self) -> "_Parts":
-        """Return what works on the dataset with the columns that it has now.
+        """Return the components for the dataset's current columns.
 
         Raises:
             Gone: the dataset was dropped.
@@ -231,7 +230,7 @@ class Dataset:
 
     @property
     def schema(self) -> pa.Schema:
-        """The user's columns, as they are now."""
+        """The user's current columns."""
         return self._store.schema
 
     @property
@@ -241,7 +240,7 @@ class Dataset:
 
     @property
     def spec(self) -> Spec:
-        """What `create` fixed: the kind, the key or the time, the subject."""
+        """The specification from `create`: the kind, the key or the time, the subject."""
         return self._registration.spec
 
     def _may_write(self, what: str) -> None:
@@ -255,7 +254,7 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
 
     def require_key(self) -> None:
-        """Do nothing if rows can be got by key.
+        """Require a keyed dataset.
 
         Raises:
             InvalidRequest: the dataset is a log.
@@ -264,11 +263,11 @@ class Dataset:
 
     @property
     def path(self) -> Path:
-        """The folder with `base` and `changes`; any Delta reader can read the former."""
+        """The folder with `base` and `changes`. Any Delta reader can read `base`."""
         return self._parts.store.path
 
     def info(self) -> DatasetInfo:
-        """Return what this dataset is."""
+        """Return a description of this dataset."""
         return info_of(self._registration, self.schema)
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -285,13 +284,13 @@ class Dataset:
 
         Args:
             rows: a list of dicts, an Arrow table, a pandas or a Spark frame. Columns that are left out become null.
-                If a key appears twice the last one wins; a Spark frame has no order, so there it is refused. Any number of
-                rows is one commit.
-            order_by: of several rows with one key the last by these columns wins, null first. Rows of a Spark frame that are
-                equal in them, and differ elsewhere, are refused; of other rows the last one wins.
+                If a key appears twice the last one wins. A Spark frame has no order, so there it is rejected. Any
+                number of rows is one commit.
+            order_by: of several rows with one key the last by these columns wins, null first. Rows of a Spark frame
+                that are equal in them, and differ elsewhere, are rejected; of other rows the last one wins.
             producer: with `sequence`, makes the write idempotent: a sequence that was applied is not applied again.
-            sequence: the producer's own number of this write. The first may be any; each later one is one more than the last.
-                A repeat of the last returns its first acknowledgement, every other number is refused.
+            sequence: the producer's own number of this write. The first may be any number. Each later one is one more
+                than the last. A repeat of the last returns its first acknowledgement; every other number is rejected.
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
@@ -336,14 +335,17 @@ class Dataset:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Ack:
-        """Change some columns of rows by key, and return when that is durable. Columns that are left out keep their values.
+        """Change some columns of rows by key, and return when that is durable.
 
-        Concurrent updates of one row never lose each other's columns: a row that was changed since it was read is read again.
+        Columns that are left out keep their values.
+        Concurrent updates of one row never lose each other's columns. A row that was changed since it was read is read
+        again.
 
         Args:
-            rows: a list of dicts, an Arrow table, a pandas or Polars frame, with the key and the columns to change. Each dict
-                may name other columns; None sets a column to null. Of a repeated key the later rows change the earlier ones.
-            missing: ``error`` refuses a key that no row has, ``insert`` writes a new row for it.
+            rows: a list of dicts, an Arrow table, a pandas or Polars frame, with the key and the columns to change.
+                Each dict may name other columns; None sets a column to null. Of a repeated key the later rows change
+                the earlier ones.
+            missing: ``error`` rejects a key without a row, ``insert`` writes a new row for it.
             producer: see `upsert`.
             sequence: see `upsert`.
 
@@ -437,7 +439,7 @@ class Dataset:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> AppendAck:
-        """Append rows, without the bad ones if they are not too many; none may be bad if that is 0."""
+        """Append the good rows, if at most `at_most` are bad (0: a bad row rejects the batch, None: no limit)."""
         from siltstone.dataset.write.log_rows import event_table, good_rows
 
         name, store = str(self.name), parts.store
@@ -453,12 +455,12 @@ class Dataset:
         return _appended(parts.writer.write_rows(table, Op.APPEND, producer=producer, sequence=sequence), refused)
 
     def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
-        """Return what takes rows for this log as they come and appends them in batches; use it in a ``with`` block.
+        """Return a buffered producer that appends rows to this log in batches; use it in a ``with`` block.
 
         Args:
-            rows: a batch is written when so many rows wait,
-            seconds: or the oldest of them has waited so long,
-            bytes: or they take about so many bytes.
+            rows: a batch is written when this many rows wait,
+            seconds: or the oldest of them has waited this many seconds,
+            bytes: or they take about this many bytes.
 
         Raises:
             InvalidRequest: the dataset is not a log, or a limit is not positive.
@@ -483,21 +485,22 @@ class Dataset:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> TombstoneAck:
-        """Hide the rows of these keys at once; the next fold drops them and a purge removes them from disk.
+        """Hide the rows of these keys at once. The next fold drops them and a purge removes them from disk.
 
         A log hides by subject: all rows with these values that were appended before, and none that are appended later.
 
-        With an actor or a reason an audit record is written: both, the time, the sequence, how many keys and rows, and no key. It
-        outlives fold and purge, and `history` shows it.
+        With an actor or a reason an audit record is written. It holds both, the time, the sequence and the numbers of
+        keys and rows, but no key. It outlives fold and purge, and `history` shows it.
 
         Args:
-            keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too. For a log values
-                of its subject column, or dicts that name one or more of its subject columns, all of which must match.
-            where: instead of keys, a condition in Spark's words. Spark finds the keys of the rows that it holds for now, and
-                only these are written: what the condition says is kept nowhere. If it holds for none, nothing is written. A
-                row that is changed meanwhile is looked at again.
+            keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too. For a log
+                values of its subject column, or dicts that name one or more of its subject columns, all of which must
+                match.
+            where: instead of keys, a condition in Spark SQL. Spark finds the keys of the rows that match now, and only
+                these keys are written. The condition itself is not stored. If no row matches, nothing is written. A row
+                that is changed meanwhile is checked again.
             actor: who requested it. Do not name a person whose rows are hidden.
-            reason: why; the same holds.
+            reason: why. Do not name such a person here either.
             producer: see `upsert`.
             sequence: see `upsert`.
         """
@@ -527,7 +530,7 @@ class Dataset:
                 return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **request.__dict__)
 
         for _ in range(SNAPSHOT_TRIES):
-            with suppress(ChangedMeanwhile):  # a row that was changed since may not match any more
+            with suppress(ChangedMeanwhile):  # a row that was changed since may no longer match
                 ack = self._with_snapshot(hide)
                 return tombstone_ack(ack, ack.rows)
         raise Conflict(
@@ -536,8 +539,8 @@ class Dataset:
         )
 
     def _count_hidden(self, table: pa.Table) -> int | None:
-        """Count the rows that these keys or subjects have now; None where that would read much, or files are damaged."""
-        with suppress(Corruption, Unavailable):  # rows can be hidden without it
+        """Count the current rows of these keys or subjects; None where that would read much, or files are damaged."""
+        with suppress(Corruption, Unavailable):  # rows can be hidden without the count
             if not self.spec.is_log:
                 few = table.num_rows <= MAX_LOOKUP_KEYS
                 return self._get(table, list(self.key), raw=False).num_rows if few else None
@@ -562,7 +565,7 @@ class Dataset:
         """Return keys in the dataset's types, one row for each.
 
         Raises:
-            InvalidRequest: one of them does not fit; the message names it.
+            InvalidRequest: a key does not fit; the message names it.
         """
         table = self._key_table(keys, self.schema)
         check_keys(table, self.key, dataset=str(self.name))
@@ -588,22 +591,25 @@ class Dataset:
         timestamp_format: str | None = None,
         decimal_comma: bool | None = None,
     ) -> LoadReport:
-        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise, and into a log always.
+        """Load files on Spark: straight to base while the dataset is empty, as one change batch otherwise.
 
+        Once files were loaded into a log as changes, all its loads are change batches.
         Files that were loaded before, by the SHA-256 of their bytes, are left out.
 
         Args:
             paths: files, folders or globs of Parquet, CSV, JSON or NDJSON files, text also as ``.gz`` or
                 ``.bz2``. Folders named ``column=value`` above a file are columns.
-            format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the names do not tell.
-            order_by: which of several rows with one key wins: the last by these columns. Without it such a load is
-                refused. Not for logs, which keep them all.
-            quarantine: a folder for files and rows that are bad; the good ones are loaded. Without it they refuse the load.
-            reload: load files that were loaded before too; nothing is hashed then.
+            format: ``parquet``, ``csv``, ``json`` or ``ndjson``, if the file names do not show it.
+            order_by: of several rows with one key the last by these columns wins. Without it such a load is rejected.
+                Not for logs, which keep them all.
+            quarantine: a folder for bad files and rows; the good ones are loaded. Without it a bad one rejects the
+                load.
+            reload: also load files that were loaded before; nothing is hashed then.
             delimiter: of CSV files, the character between fields; default: a comma.
-            quote: the character around fields; default: the double quote. Empty: quotes mean nothing.
-            encoding: how text is encoded, by Python's name; default: ``utf-8``.
-            header: whether the first line names the columns; default: yes. Without it fields are the dataset's columns in order.
+            quote: the character around fields; default: the double quote. Empty: quotes have no meaning.
+            encoding: the encoding of text, by Python's name; default: ``utf-8``.
+            header: whether the first line names the columns; default: yes. Without it fields are the dataset's columns
+                in order.
             null_text: the field, or fields, that are null; default: the empty one.
             date_format: the form of dates as `strptime` has it, ``%d.%m.%Y``; default: ISO 8601.
             timestamp_format: the form of times, ``%d.%m.%Y %H:%M:%S``; default: ISO 8601.
@@ -656,18 +662,18 @@ class Dataset:
         order_by: str | Sequence[str] | None = None,
         quarantine: str | Path | None = None,
     ) -> LoadReport:
-        """Load a table or the answer to a query from a database on Spark, as `ingest` loads files; nothing is remembered.
+        """Load a database table or a query result on Spark, as `ingest` loads files. Repeated loads are not detected.
 
         Args:
             url: the database's address, ``jdbc:postgresql://host:5432/name``, without user and password.
             table: the table to read, or
-            query: the query whose answer to read.
-            user: who asks.
+            query: the query whose result to read.
+            user: the database user.
             password: the user's password; it appears in no error and in no log.
             partition_column: a column of numbers, dates or times by which the rows are read in parallel.
-            lower: where its values begin, with
-            upper: where they end; the database is asked unless both are given. Rows outside are read, too.
-            partitions: how many parts are read; 8 unless told.
+            lower: the lowest value of that column, with
+            upper: the highest one; default: the database is queried for both. Rows outside are read, too.
+            partitions: the number of parallel parts; default: 8.
             order_by: see `ingest`.
             quarantine: see `ingest`.
 
@@ -696,15 +702,15 @@ class Dataset:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def read(self, *, raw: bool = False, once: bool = False, at: At | None = None) -> "DataFrame":
-        """Return the merged view as a Spark frame, pinned to this moment, or as it was `at` an earlier one.
+        """Return the merged view as a Spark frame, pinned to the current snapshot, or to an earlier one with `at`.
 
         Args:
             raw: base plus unfolded upserts, tombstones not applied.
-            once: nothing is worked out for later reads.
-            at: a sequence, a time with its zone, or either as text. See docs/guarantees.md for what is kept how long.
+            once: cache nothing for later reads.
+            at: a sequence, a time with its zone, or either as text. See docs/guarantees.md for the retention.
 
         Raises:
-            NotFound: that moment was never there or is not kept any more; the message says what can be read.
+            NotFound: that point never existed or is no longer retained; the message lists what can be read.
         """
         return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once), at=at)
 
@@ -714,10 +720,10 @@ class Dataset:
             return self.read_at(snapshot, once=True).where(condition)
 
     def count_matching(self, where: str) -> int:
-        """Return for how many rows a condition holds now.
+        """Return the number of rows that match a condition now.
 
         Raises:
-            InvalidRequest: it is no condition on a row, or Spark refuses it.
+            InvalidRequest: it is not a valid condition on a row, or Spark refuses it.
         """
 
         def count(snapshot: Snapshot) -> int:
@@ -738,7 +744,7 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
 
     def snapshot(self, at: At | None = None) -> Snapshot:
-        """Pin this moment or an earlier one, for several frames of `read_at` that must agree."""
+        """Pin the current or an earlier snapshot, for several frames of `read_at` that must agree."""
         if at is None:
             return self._store.snapshot()
         from siltstone.dataset.read.time_travel import snapshot_at
@@ -748,7 +754,7 @@ class Dataset:
     def read_at(
         self, snapshot: Snapshot, *, raw: bool = False, once: bool = False, session: "SparkSession | None" = None
     ) -> "DataFrame":
-        """Return the frame of `read` for a snapshot that was taken before; its files may be gone by the time it is used."""
+        """Return the frame of `read` for an earlier snapshot. Its files may be gone by the time the frame is used."""
         with noticing_absence():
             return view_frame(session or self._spark(), self._store, snapshot, raw=raw, once=once)
 
@@ -764,12 +770,13 @@ class Dataset:
 
         Args:
             columns: the columns to return, in this order (default: all). Others are not read.
-            where: a condition on one row in Spark's words, with the functions that `sql` has. It is applied to the merged rows.
-            raw: tombstones are not applied.
-            at: an earlier moment, as for `read`.
+            where: a condition on one row in Spark SQL, with the functions that `sql` supports. It filters the merged
+                rows.
+            raw: do not apply tombstones.
+            at: an earlier point, as for `read`.
 
         Raises:
-            InvalidRequest: a column is not there, or the condition cannot be read or needs Spark; then use `matching`.
+            InvalidRequest: a column does not exist, or the condition is not valid or needs Spark; then filter `read()`.
         """
         store = self._store
         names = store.schema.names if columns is None else as_names(columns)
@@ -797,7 +804,7 @@ class Dataset:
         return polars_frame(self.to_arrow(columns=columns, where=where, at=at))
 
     def count(self, *, where: str | None = None, at: At | None = None) -> int:
-        """Return how many rows there are, or for how many a condition holds, without Spark.
+        """Return the number of rows, or of rows that match a condition, without Spark.
 
         Raises:
             InvalidRequest: see `to_arrow`; `count_matching` counts on Spark.
@@ -807,7 +814,7 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: view_count(self._store, snapshot), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
-        """Return the first rows of `to_arrow`, reading little more than those.
+        """Return the first rows of `to_arrow`, reading little more than these.
 
         Raises:
             InvalidRequest: the number of rows is negative.
@@ -817,11 +824,11 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: view_head(self._store, snapshot, rows, raw=raw), at=at)
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None, raw: bool = False) -> pa.Table:  # noqa: ANN401
-        """Return the rows of these keys, without Spark, reading little more than those.
+        """Return the rows of these keys, without Spark, reading little more than these.
 
         Args:
             keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too.
-            columns: the columns to return, in this order; all unless told.
+            columns: the columns to return, in this order; default: all.
             raw: do not apply tombstones.
 
         Returns:
@@ -868,7 +875,7 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name}: name at least one column, and each once.")
 
     def tombstones(self) -> list[dict[str, Any]]:
-        """Return the tombstones that hide a row now and are not yet folded: key or subject, actor, reason, time, sequence."""
+        """Return the unfolded tombstones that hide a row now: key or subject, actor, reason, time, sequence."""
         columns = [*self.spec.found_by, WRITTEN_AT, ACTOR, REASON]
 
         def listed(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -890,11 +897,11 @@ class Dataset:
     def changes(self, *, since: int = 0) -> "DataFrame":
         """Return every change above a sequence as a Spark frame, in no order.
 
-        Columns: the user's, ``_op`` (U upsert, A append, D tombstone), ``_pos``, ``_batch_id``, ``_written_at``, ``_actor``,
-        ``_reason``, ``_seq``. To apply them, go by (``_seq``, ``_pos``).
+        Columns: the user's, ``_op`` (U upsert, A append, D tombstone), ``_pos``, ``_batch_id``, ``_written_at``,
+        ``_actor``, ``_reason``, ``_seq``. Apply them in the order of (``_seq``, ``_pos``).
 
         Raises:
-            NotFound: changes above it are not kept any more; the message says from which sequence on they are.
+            NotFound: changes above it are no longer retained; the message names the first sequence that is.
         """
         from siltstone.dataset.read.change_feed import change_frame
 
@@ -903,17 +910,18 @@ class Dataset:
     def changes_to_arrow(self, *, since: int = 0, limit: int | None = None) -> pa.Table:
         """Return the rows of `changes` as an Arrow table, in the order of application, without Spark.
 
-        With a limit: whole sequences of about so many rows, at least one, so that the last ``_seq`` is the next `since`.
+        With a limit, return whole sequences of about `limit` rows, at least one. So the last ``_seq`` is the next
+        `since`.
         """
         from siltstone.dataset.read.change_feed import change_table
 
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """Return the commits to this dataset that its logs still know, newest first."""
+        """Return the commits to this dataset that its logs retain, newest first."""
         from siltstone.dataset.history import history
 
-        return history(self._parts.store, limit)  # also of a dataset that is refused: history shows why
+        return history(self._parts.store, limit)  # also for a dataset that is rejected: history shows why
 
     def export(
         self,
@@ -930,13 +938,13 @@ class Dataset:
         Args:
             path: the folder; it must not exist, or be empty.
             format: ``parquet``, ``csv`` (not with nested or binary columns), or ``delta``, a plain Delta table.
-            at: an earlier moment, as for `read`.
-            raw: tombstones are not applied.
-            files: how many files to write; otherwise as Spark finds them.
-            overwrite: replace an earlier export; anything else in the folder is refused.
+            at: an earlier point, as for `read`.
+            raw: do not apply tombstones.
+            files: the number of files to write; default: Spark chooses it.
+            overwrite: replace an earlier export; a folder with any other content is rejected.
 
         Raises:
-            InvalidRequest: the format or the target. Nothing is written.
+            InvalidRequest: the format or the target is not valid. Nothing is written.
         """
         from siltstone.dataset.read.export import check_export, export_snapshot
 
@@ -949,11 +957,14 @@ class Dataset:
         return with_snapshot(lambda: self._store, lambda: changes_since(self._store, since), use)
 
     def _with_snapshot(self, use: Callable[[Snapshot], T], *, at: At | None = None) -> T:
-        """Use a snapshot; if a file or version it needs is gone, take a new one: never a guess."""
+        """Call `use` with a snapshot.
+
+        If a file or version that it needs is gone, take a new snapshot; nothing is guessed.
+        """
         return with_snapshot(lambda: self._store, lambda: self.snapshot(at), use)
 
     def files_vanished(self) -> SiltstoneError:
-        """Return why files were not there on every look: `Corruption` names a live one that is lost."""
+        """Return why files were missing at every try: `Corruption` names a live file that is lost."""
         return files_vanished(self._store)
 
     def damaged_file(self) -> str | None:
@@ -972,15 +983,15 @@ class Dataset:
         defaults: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> AlterReport:
-        """Add columns, widen types, and say more about columns, while others write and read; old files stay as they are.
+        """Add columns, widen types, and change comments and tags, beside writers and readers. Old files stay unchanged.
 
         Args:
             add: new columns, in the forms that `create` accepts; they may be null.
             widen: wider types by column: integers to longer ones, ``float`` to ``double``.
-            comments: comments by column; None takes one away.
+            comments: comments by column; None removes a comment.
             tags: tags by column; they replace the column's tags.
-            defaults: for added columns, what rows that are older than the column show; null otherwise.
-            dry_run: only say what would change.
+            defaults: for added columns, the value in rows older than the column; default: null.
+            dry_run: only return what would change.
 
         Raises:
             InvalidRequest: the change is not possible. Nothing was changed.
@@ -1003,12 +1014,12 @@ class Dataset:
     # ---- maintenance ---------------------------------------------------------------------------------------------
 
     def compact(self, *, purge: bool = False) -> CompactReport:
-        """Fold the changes into base; with `purge`, also delete from disk what is no longer part of the dataset."""
+        """Fold the changes into base; with `purge`, also delete from disk all that is no longer part of the dataset."""
         self._may_compact("compact")
         return self._maintenance.compact(self._store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
-        """Bring the small files of unfolded changes together, without Spark; what the dataset says does not change.
+        """Merge the small files of unfolded changes, without Spark. The dataset's rows do not change.
 
         It runs by itself when there are many (setting `squash_files`).
 
@@ -1020,14 +1031,14 @@ class Dataset:
         return self._maintenance.squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
-        """Return what `compact` would have to do now; nothing is changed and Spark is not started."""
+        """Return the estimated work of `compact` now; nothing is changed and Spark is not started."""
         return self._maintenance.estimate(self._store)
 
     def tiers(self) -> "tuple[Tier, ...]":
-        """Return the tiers by which the periods of this log are rolled up; none for a keyed dataset.
+        """Return the tiers by which the periods of this log are rolled up; empty for a keyed dataset.
 
         Raises:
-            InvalidRequest: the lake's settings and what was changed for this dataset contradict each other.
+            InvalidRequest: the lake's settings and the changes for this dataset contradict each other.
         """
         from siltstone.dataset.tiers import dataset_tiers
 
@@ -1037,8 +1048,9 @@ class Dataset:
         """Change tiers for this log alone, on top of the lake's, and return them all.
 
         Args:
-            changes: fields by tier: ``{"daily": {"min_files": 6}}``, or as text: ``daily.min_files=6; weekly.enabled=yes``.
-            reset: forget what was changed for this dataset before.
+            changes: fields by tier: ``{"daily": {"min_files": 6}}``, or as text: ``daily.min_files=6;
+                weekly.enabled=yes``.
+            reset: remove earlier changes for this dataset first.
 
         Raises:
             InvalidRequest: a field or value does not fit, or tiers contradict each other. Nothing was changed.
@@ -1049,13 +1061,13 @@ class Dataset:
         return change_tiers(self._store, changes, reset=reset)
 
     def cluster(self, by: str | Sequence[str] | None = None) -> list[RollUpReport]:
-        """Order the rows of each period of a log's base by several columns at once (a Z-order), on Spark.
+        """Cluster the rows of each period of a log's base by several columns at once (a Z-order), on Spark.
 
-        Afterwards a search by any of the columns opens few files. Rows only move: what the log says stays the same. Periods that
-        are clustered already are left alone. Changes that are not folded yet are not looked at.
+        Afterwards a search by any of the columns opens few files. Rows only move, so the log's content stays the same.
+        Periods that are clustered already are skipped. Unfolded changes are not clustered.
 
         Args:
-            by: the columns, four at most; those that `create` was told (``cluster_by``) unless given.
+            by: the columns, four at most; default: those of ``cluster_by`` at `create`.
 
         Raises:
             InvalidRequest: the dataset is keyed, or a column cannot be ordered by. Nothing was changed.
@@ -1079,7 +1091,7 @@ class Dataset:
         return self._maintenance.vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:
-        """Return how the dataset stands: rows, files, bytes, backlog."""
+        """Return the status of the dataset: rows, files, bytes, backlog."""
         return self._maintenance.status(self._store)
 
 
@@ -1092,7 +1104,7 @@ def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401
 
 
 def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:
-    """Return what a registered dataset is, with these columns; `broken` says why it cannot be read."""
+    """Describe a registered dataset with these columns; `broken` is the reason if it cannot be read."""
     return DatasetInfo(
         name=str(found.name),
         kind=found.spec.kind.value,

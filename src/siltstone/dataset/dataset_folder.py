@@ -1,15 +1,15 @@
 """The folder of one incarnation of a dataset: its marker, and the proof that it may be deleted.
 
-`create` writes a *marker* into the folder before the tables: the dataset's name and the incarnation. A folder is deleted only
-with proof that it is ours and no longer needed:
+`create` writes a *marker* into the folder before the tables: the dataset's name and the incarnation. A folder is
+deleted only with proof that it is ours and no longer needed:
 
 * the registry records the drop of this incarnation, or both tables carry the mark `siltstone.dropped`;
-* its name is ``<incarnation>.dropped`` and its marker names that incarnation: a removal that was interrupted;
-* its marker names its place and the tables hold nothing: a create that was interrupted;
-* checkpoints are all that it holds, and each says that its table is ours: one was being written while a drop removed the rest.
+* its name is ``<incarnation>.dropped`` and its marker names that incarnation: an interrupted removal;
+* its marker names its own path and the tables hold no data: an interrupted create;
+* it holds only checkpoints, each of a table of ours: one was being written while a drop removed the rest.
 
-Symbolic links are never followed. Every other folder stays, whatever its name. One that holds a dataset is reported
-(`dataset.adoption`). The marker is deleted last, so that an interrupted removal can be finished.
+Symbolic links are never followed. Every other folder stays, whatever its name. A folder that holds a dataset is
+reported (`dataset.adoption`). The marker is deleted last, so that an interrupted removal can be finished.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ REMOVED: Final = re.compile(r"(?P<incarnation>[0-9a-f]{32})(?P<ending>\.dropped|
 DROPPED_ENDING: Final = ".dropped"
 UNUSED_ENDING: Final = ".unused"
 LAST_OF_CREATION: Final = 1
-"""The highest version that a creation writes: the table, and for some columns a feature that they need."""
+"""Highest version that a creation writes: the table, and for some columns a feature that they need."""
 
 
 class Content(StrEnum):
-    """What a folder at the place of an incarnation holds, by its own evidence."""
+    """Content of a folder at the path of an incarnation, by its own evidence."""
 
     DATASET = "dataset"
     """Tables of ours with committed data or a history."""
@@ -61,14 +61,14 @@ class Content(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What the marker says: which dataset the folder was made for."""
+    """Content of the marker: the dataset that the folder was created for."""
 
     dataset: str
     incarnation: str
 
 
 def write_marker(folder: Path, marker: Marker, *, durable: bool) -> None:
-    """Write the marker in one step; a crash leaves none, or a draft beside it that is part of the folder."""
+    """Write the marker in one step. A crash leaves no marker, or a draft beside it that is part of the folder."""
     draft = folder / f".{MARKER}"
     draft.write_text(json.dumps(asdict(marker)))
     if durable:
@@ -79,7 +79,7 @@ def write_marker(folder: Path, marker: Marker, *, durable: bool) -> None:
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """Return the marker; None if there is none, or if it cannot be read as one."""
+    """Return the marker; None if it is missing or not a valid marker."""
     path = folder / MARKER
     try:
         if path.is_symlink():
@@ -91,7 +91,7 @@ def read_marker(folder: Path) -> Marker | None:
 
 
 def content_of(folder: Path, name: DatasetName) -> Content:
-    """Say what a folder holds; what cannot be read counts as data."""
+    """Classify the content of a folder. Unreadable content counts as data."""
     if has_only_checkpoints(folder):
         return Content.DROPPED
     tables = [_properties(folder / table) for table in (CHANGES, BASE)]
@@ -106,7 +106,10 @@ def content_of(folder: Path, name: DatasetName) -> Content:
 
 
 def _properties(table: Path) -> Mapping[str, str] | None:
-    """Return a table's properties; None if it cannot be read. Nothing is repaired: the table may belong to another program."""
+    """Return a table's properties; None if it cannot be read.
+
+    Nothing is repaired, because the table may belong to another program.
+    """
     try:
         return DeltaTable(table).metadata().configuration if has_versions(table) else None
     except (DeltaError, OSError):
@@ -114,7 +117,10 @@ def _properties(table: Path) -> Mapping[str, str] | None:
 
 
 def has_only_checkpoints(folder: Path) -> bool:
-    """Return whether checkpoints of our tables are all that is here: one was being written while a drop removed the folder."""
+    """Return whether a folder holds only checkpoints of our tables.
+
+    A checkpoint was being written while a drop removed the folder.
+    """
     try:
         files = list(_files(folder))
         tables = {path.parent.parent for path in files}
@@ -129,7 +135,7 @@ def has_only_checkpoints(folder: Path) -> bool:
 
 
 def is_unused(folder: Path) -> bool:
-    """Return whether nothing was committed here since both tables were made; False where that cannot be read."""
+    """Return whether nothing was committed here since both tables were created; False where that cannot be read."""
     try:
         return all(map(_is_of_creation, _files(folder)))
     except (OSError, SiltstoneError):
@@ -164,7 +170,7 @@ def _is_of_creation(path: Path) -> bool:
 
 
 def is_removed(folder: Path) -> bool:
-    """Return whether a folder is what an interrupted removal left: its name says so, and its marker, or it is empty."""
+    """Return whether an interrupted removal left a folder: its name shows it, and its marker, or it is empty."""
     named = REMOVED.match(folder.name)
     if named is None:
         return False
@@ -177,9 +183,10 @@ def is_removed(folder: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder without following links; the marker goes last. What cannot be deleted stays for the next sweep.
+    """Delete a folder without following links, the marker last. Failed deletions are left to the next sweep.
 
-    The folder is opened once, and all is deleted through that handle: a link that takes its place meanwhile leads nowhere.
+    The folder is opened once, and all is deleted through that handle. A link that replaces it meanwhile is not
+    followed.
     """
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -204,11 +211,11 @@ def _remove(name: str, handle: int) -> None:
 
 
 def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
-    """Rename a folder and delete it: no reader may find a log that is half deleted.
+    """Rename a folder and delete it, because no reader may find a log that is half deleted.
 
     A crash leaves the renamed folder with its marker, which the next sweep deletes.
     """
-    with contextlib.suppress(OSError):  # a full disk must not keep files from being deleted
+    with contextlib.suppress(OSError):  # a full disk must not prevent the deletion of files
         if read_marker(folder) is None:  # made by an older Siltstone
             write_marker(folder, Marker(dataset=str(name), incarnation=folder.name), durable=False)
     removed = folder.with_name(folder.name + ending)
@@ -217,14 +224,14 @@ def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
     except FileNotFoundError:
         return  # another process removes it
     reach("drop.after_rename")
-    if ending == UNUSED_ENDING and not is_unused(removed):  # a writer committed between the first look and the rename
+    if ending == UNUSED_ENDING and not is_unused(removed):  # a writer committed between the first check and the rename
         removed.rename(folder)
         return
     remove_folder(removed)
 
 
 def strays_of(layout: Layout, name: DatasetName) -> list[Path]:
-    """List the folders of a name that hold a dataset and that no process is making; those that are registered included."""
+    """List the folders of a name that hold a dataset and that no process is creating, registered ones included."""
     above = layout.dataset(name, "")
     if not above.is_dir() or layout.link_in(above):
         return []
@@ -233,7 +240,10 @@ def strays_of(layout: Layout, name: DatasetName) -> list[Path]:
 
 
 def missing_tables(folder: Path) -> list[str]:
-    """Return which of the two tables of an incarnation are not on disk; one that is closed to us is there."""
+    """Return which of the two tables of an incarnation are not on disk.
+
+    A table without permission counts as present.
+    """
     missing: list[str] = []
     for table in (CHANGES, BASE):
         with contextlib.suppress(PermissionError):

@@ -1,8 +1,8 @@
-"""What happened to a dataset, as the logs of its two tables tell it, newest first.
+"""The history of a dataset from the logs of its two tables, newest first.
 
-Each commit says what it did and which process did it: the name of the system user and the process id, nothing of the rows.
-`base` remembers commits for `base_retention_hours`, `changes` far fewer; a purge forgets them. Audit records of tombstones
-outlive all of that: each is shown with its commit, and alone once the log has forgotten the commit.
+Each commit records its operation and its process: the name of the system user and the process id, no data of rows.
+`base` retains commits for `base_retention_hours`, `changes` far fewer; a purge removes them. Audit records of
+tombstones outlive all of that. Each is shown with its commit, and alone once the log no longer has the commit.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from siltstone.model.spec import Kind
 
 
 def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
-    """Return the commits that the logs still know, newest first.
+    """Return the commits that the logs retain, newest first.
 
     Raises:
         InvalidRequest: the limit is less than 1.
@@ -46,7 +46,7 @@ Timed = tuple[tuple[int, int], HistoryEntry]
 
 
 def _with_audit(timed: Sequence[Timed], found: Sequence[AuditRecord]) -> list[Timed]:
-    """Give each audit record to the commit of its sequence; one whose commit is forgotten becomes an entry."""
+    """Attach each audit record to the commit of its sequence. A record without a retained commit becomes an entry."""
     shown: set[int] = set()
     entries: list[Timed] = []
     for order, entry in timed:
@@ -85,7 +85,7 @@ def _alone(record: AuditRecord) -> Timed:
 
 
 def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[Timed]:
-    """Yield entries with what orders them: their time, never before that of an older version; then the version."""
+    """Yield entries with their order: the time, never before that of an older version; then the version."""
     versions = list_log(table.path).entries
     latest_ms = 0
     for version in versions[-limit:] if limit is not None else versions:
@@ -124,7 +124,7 @@ def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
 
 
 def _what(entry: LogEntry, table: str, written: str, *, only_tombstones: bool) -> str:
-    """Say it in the words of the commands; another program's commit keeps its own."""
+    """Return the operation in the words of the commands. A commit of another program keeps its own name."""
     kind = _text(entry, COMMIT_KIND)
     if kind is None:
         return _text(entry, "operation") or "unknown"

@@ -1,4 +1,4 @@
-"""The folder of a lake: whether one may be made here, and what is wrong where none is found."""
+"""The folder of a lake: whether a lake may be created here, and the error where no lake is found."""
 
 from siltstone.config import CONFIG_FILE
 from siltstone.delta.layout import LOG, SYSTEM, Layout
@@ -6,7 +6,7 @@ from siltstone.errors import InvalidRequest, NotFound, SiltstoneError, Unavailab
 
 
 def no_lake(layout: Layout) -> NotFound:
-    """Return what to say where there is no registry: there was no lake, or its registry was lost."""
+    """Return the error for a missing registry: there was no lake, or its registry was lost."""
     if (layout.root / SYSTEM).is_dir():
         return NotFound(
             f"Lake {layout.root} has no registry. If it had datasets, restore {layout.registry} from a backup, or register what "
@@ -16,7 +16,7 @@ def no_lake(layout: Layout) -> NotFound:
 
 
 def unwritable(layout: Layout, error: OSError) -> SiltstoneError:
-    """Return what to say where a folder or table of a lake cannot be made."""
+    """Return the error for a folder or table of a lake that cannot be created."""
     if isinstance(error, NotADirectoryError | FileExistsError):
         return InvalidRequest(
             f"Lake {layout.root}: a file is in the way where a folder must be ({error}). Move it away, or choose another name."
@@ -25,7 +25,7 @@ def unwritable(layout: Layout, error: OSError) -> SiltstoneError:
 
 
 def refuse_foreign_folder(layout: Layout) -> None:
-    """A lake is never laid over a folder that holds something else."""
+    """Reject a folder that holds something else: a lake is never created over it."""
     root = layout.root
     if not root.exists():
         return
@@ -36,5 +36,5 @@ def refuse_foreign_folder(layout: Layout) -> None:
     if LOG in names:
         raise InvalidRequest(f"{root} is a Delta table, not a lake. Choose an empty folder.")
     others = [name for name in names if name not in (SYSTEM, CONFIG_FILE)]
-    if others and not layout.is_lake():  # asked again: another process may have made the lake since
+    if others and not layout.is_lake():  # checked again: another process may have created the lake since
         raise InvalidRequest(f"{root} is not a lake and not empty (it holds {others[0]!r}). Choose an empty folder.")

@@ -1,9 +1,9 @@
-"""The sweep of a lake: what crashed creates and drops left behind, and rows of the registry that no reader needs.
+"""The sweep of a lake: removes folders that crashed creates and drops left, and registry files that no reader needs.
 
-The order of looking is the safety of it all: first the listing of the disk, then who is alive, then the registry's log. A folder
+The order of the steps makes it safe: first list the disk, then find live owners, then read the registry's log. A folder
 or file that was on disk and whose owner was dead before the log was read is either named by that log or never will be.
-Which folder may be deleted, `dataset_folder` says: only one with proof that it is ours and no longer needed. No link is followed.
-A crash on the way leaves less than before; the sweep can be run again.
+`dataset_folder` decides which folder may be deleted: only one with proof that it is ours and no longer needed. No link
+is followed. A crash leaves less than before; the sweep can be run again.
 """
 
 import os
@@ -32,7 +32,7 @@ from siltstone.model.names import DatasetName
 
 @dataclass(frozen=True, slots=True)
 class UnregisteredFolder:
-    """A folder at the place of an incarnation, by its name alone."""
+    """A folder at the path of an incarnation, by its name alone."""
 
     name: DatasetName
     path: Path
@@ -48,9 +48,9 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
 
 
 def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]:
-    """List the folders that hold a dataset which the registry does not name and no process is making; nothing is changed.
+    """List the folders with a dataset that the registry does not name and no process is creating; nothing is changed.
 
-    Where the registry was lost these are all.
+    If the registry was lost, all folders with datasets are listed.
     """
     found = [place for place, row in _unnamed(registry, layout) if row is None and INCARNATION.match(place.path.name)]
     return [place for place in found if content_of(place.path, place.name) is Content.DATASET]
@@ -73,7 +73,7 @@ def _sweep_folders(registry: Registry, layout: Layout) -> list[Path]:
 
 
 def _finish_removal(path: Path) -> None:
-    """Delete what an interrupted removal left; a create that a writer has used since gets its name back."""
+    """Delete the rest of an interrupted removal. A created dataset that a writer has used since gets its name back."""
     if not is_removed(path):
         return
     original = path.with_name(path.name.removesuffix(UNUSED_ENDING))
@@ -103,7 +103,7 @@ def _unnamed(registry: Registry, layout: Layout) -> list[tuple[UnregisteredFolde
 
 
 def _places(layout: Layout) -> Iterator[UnregisteredFolder]:
-    """List every folder that lies where an incarnation lies and has the name of one; links are left out at every level."""
+    """List every folder with the path and name of an incarnation. Links are skipped at every level."""
     for catalog in _folders(layout.root):
         for path in (p for schema in _folders(catalog) for table in _folders(schema) for p in _folders(table)):
             if catalog.name != SYSTEM and (INCARNATION.match(path.name) or REMOVED.match(path.name)):
@@ -114,7 +114,7 @@ def _places(layout: Layout) -> Iterator[UnregisteredFolder]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """List the folders in a folder, without links; what was just removed or is closed to us holds nothing to delete."""
+    """List the folders in a folder, without links. A removed or inaccessible folder has nothing to delete."""
     try:
         with os.scandir(folder) as found:
             return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
@@ -123,7 +123,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _sweep_rows(registry: Registry, layout: Layout) -> None:
-    """Delete the registry's files that no reader can need: replaced longer ago than the retention, or never registered."""
+    """Delete the registry's files that no reader can need: replaced before the retention, or never registered."""
     if layout.link_in(layout.registry / DATA):
         return
     idle = [path for path in (layout.registry / DATA).glob("*.parquet") if not is_live(layout.work, path.stem)]

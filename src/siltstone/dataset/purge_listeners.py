@@ -10,7 +10,7 @@ class PurgeListeners:
     """The listeners of one lake object. Caches of rows register here."""
 
     def __init__(self) -> None:
-        """Begin without listeners."""
+        """Start without listeners."""
         self._listeners: list[Listener] = []
 
     def add(self, listener: Listener) -> None:

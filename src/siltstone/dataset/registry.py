@@ -1,15 +1,15 @@
-"""The registry: which name means which incarnation, with which specification.
+"""The registry: the current incarnation and specification of each name.
 
-The registry is a table of named rows (`storage.named_rows`). ``n`` counts what has happened to a name; it is the number of the
+The registry is a table of named rows (`delta.named_rows`). ``n`` counts the events of a name; it is the number of the
 app transaction "dataset/<name>".
 
-* create: make a fresh incarnation folder with its marker and both tables, then one registry commit decides who won; a loser
-  removes its folder and compares specifications with the winner.
-* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and those
-  above it if they are empty.
+* create: make a fresh incarnation folder with its marker and both tables, then one registry commit decides the winner.
+  A loser removes its folder and compares specifications with the winner.
+* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and
+  those above it if they are empty.
 
-A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop); reads
-and writes are right at every point, and `sweep` removes what is left.
+A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop). Reads
+and writes are correct at every point, and `sweep` removes what is left.
 """
 
 import contextlib
@@ -73,12 +73,12 @@ from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 CREATE_TRIES: Final = 20
 READ_THREADS: Final = 4
-"""Threads that read the registry's files, one for each dataset."""
+"""Threads that read the registry's files, one file for each dataset."""
 FOLDER_TRIES: Final = 100
-"""A drop takes a folder away between two system calls; so many times in a row it is a file that is in the way."""
+"""Tries to create a folder that a drop removes between two system calls. After this many tries a file is in the way."""
 APP_DATASET: Final = "dataset/"
 INCARNATION: Final = re.compile(r"[0-9a-f]{32}\Z")
-"""A folder name that can only be one of ours."""
+"""Pattern of a folder name that only Siltstone creates."""
 _ROW: Final = pa.schema(
     [
         pa.field("n", pa.int64(), nullable=False),
@@ -95,9 +95,9 @@ DROPPED: Final = "dropped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One row of the registry: what a name means now.
+    """One row of the registry: the current meaning of a name.
 
-    `schema` are the columns at creation, where a store starts; today's are those of base (`Store.current`).
+    `schema` are the columns at creation, where a store starts. The current columns are those of base (`Store.current`).
     """
 
     name: DatasetName
@@ -108,7 +108,7 @@ class Registration:
     schema: pa.Schema
     at: datetime.datetime
     is_new: bool = field(default=False, compare=False)
-    """True in the answer of the `create` that has made it; not stored."""
+    """True in the result of the `create` that made it; not stored."""
 
     @property
     def is_live(self) -> bool:
@@ -130,7 +130,7 @@ class Registry:
         reads: ReadCache,
         purge_listeners: PurgeListeners | None = None,
     ) -> None:
-        """Remember where the lake is; nothing is read or written yet."""
+        """Set the lake's location; nothing is read or written yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -153,7 +153,7 @@ class Registry:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def find(self, name: DatasetName) -> Registration:
-        """Return what the name means now.
+        """Return the current registration of a name.
 
         Raises:
             NotFound: no such dataset, or no lake.
@@ -172,7 +172,7 @@ class Registry:
         return found
 
     def broken(self, found: Registration) -> Corruption | None:
-        """Return an error if tables of a live dataset are not on disk; None if they are, or it was dropped meanwhile."""
+        """Return an error if tables of a live dataset are missing; None if they exist, or it was dropped meanwhile."""
         folder = self._layout.dataset(found.name, found.incarnation)
         missing = missing_tables(folder)
         if not missing or self._lookup(found.name) != found:
@@ -185,16 +185,16 @@ class Registry:
         )
 
     def require_lake(self) -> None:
-        """Do nothing where there is a lake.
+        """Require an existing lake.
 
         Raises:
-            NotFound: there is none, or it has never had a dataset.
+            NotFound: there is no lake, or it has never had a dataset.
         """
         if not self._layout.is_lake():
             raise no_lake(self._layout)
 
     def version(self) -> int:
-        """Return the newest version of the registry: as long as it stays, every name means what it meant.
+        """Return the newest version of the registry. While it stays the same, no name changes its meaning.
 
         Raises:
             NotFound: there is no lake.
@@ -209,11 +209,11 @@ class Registry:
         return sorted((row for row in self.rows() if row.is_live), key=lambda row: row.name)
 
     def rows(self) -> list[Registration]:
-        """Return what every name means now, dropped ones included."""
+        """Return the current row of every name, dropped ones included."""
         return self.pin()[1]
 
     def pin(self) -> tuple[TableVersion, list[Registration]]:
-        """Return the registry's newest version, and what every name means in it."""
+        """Return the registry's newest version, and its row of every name."""
         pinned = self._table.pin()
         known = {file.path: found for file in pinned.files if (found := self._known.get(file.path)) is not None}
         unread = [file for file in pinned.files if file.path not in known]
@@ -277,17 +277,17 @@ class Registry:
     # ---- create --------------------------------------------------------------------------------------------------
 
     def create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
-        """Create the dataset, or return the one that is already there if it is the same.
+        """Create the dataset, or return an existing one with the same schema and specification.
 
         Raises:
             InvalidRequest: the schema or the specification is not allowed.
             Conflict: a dataset of that name exists with another fingerprint or specification.
-            Corruption: the files of the one that exists are missing, or files of that name exist that are not registered.
+            Corruption: the files of the existing one are missing, or files of that name exist that are not registered.
         """
         schema = _with_required(canonical(schema), spec)
         _check_spec(schema, spec)
         for _ in range(CREATE_TRIES):
-            with contextlib.suppress(Gone):  # the one that was there was dropped while it was looked at
+            with contextlib.suppress(Gone):  # the existing one was dropped during the comparison
                 return self._create(name, schema, spec)
         raise Unavailable(f"Dataset {name} is dropped and created again and again by others. Try again later.")
 
@@ -297,7 +297,7 @@ class Registry:
             return self._same_or_conflict(existing, schema, spec)
         self._check_unregistered(name)
         if existing is not None:
-            # a crashed drop is finished first: stale handles must be Gone before the name lives again
+            # finish a crashed drop first: stale handles must be Gone before the name is live again
             self.bury(existing)
         self._ensure_table()
         incarnation = self._clock.new_id()
@@ -311,7 +311,7 @@ class Registry:
         return self._same_or_conflict(self.find(name), schema, spec)
 
     def _check_unregistered(self, name: DatasetName) -> None:
-        """Refuse to create beside a folder of that name with committed data: a restored registry may have lost its row."""
+        """Refuse to create beside a folder of that name with data: a restored registry may have lost its row."""
         found = strays_of(self._layout, name)
         row = self._lookup(name) if found else None  # after `found`: what was registered meanwhile is named here
         for folder in found:
@@ -322,12 +322,15 @@ class Registry:
                 )
 
     def adopt(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
-        """Register an incarnation whose tables are on disk, in a new registry if it was lost. A live name is a Conflict."""
+        """Register an incarnation whose tables are on disk, in a new registry if it was lost.
+
+        A live name is a Conflict.
+        """
         self._ensure_table(is_ours=True)
         return self._register(name, incarnation, schema, spec)
 
     def _same_or_conflict(self, existing: Registration, schema: pa.Schema, spec: Spec) -> Registration:
-        """Compare with what the dataset is now; its columns are those of base, which may have been altered since."""
+        """Compare with the current dataset. Its columns are those of base, which may have been altered since."""
         if error := self.broken(existing):
             raise error
         there = own_columns(self.store(existing).base.columns())
@@ -336,7 +339,7 @@ class Registry:
         raise _conflict(existing, there, schema, spec)
 
     def _ensure_table(self, *, is_ours: bool = False) -> None:
-        """Make the registry of a new lake; of several processes at once one makes it and all go on."""
+        """Create the registry of a new lake. Of several processes one creates it and all continue."""
         if self._layout.is_lake():
             return
         if not is_ours:
@@ -349,7 +352,7 @@ class Registry:
             raise unwritable(self._layout, error) from error
 
     def _make_tables(self, folder: Path, marker: Marker, schema: pa.Schema, spec: Spec) -> None:
-        """Make the marker and both tables. Until the registry names them no reader finds them."""
+        """Create the marker and both tables. No reader finds them until the registry names them."""
         reach("create.before_tables")
         expiring = {"delta.setTransactionRetentionDuration": "interval 1 days"}  # for forgotten marks alone
         try:
@@ -400,13 +403,13 @@ class Registry:
         return row
 
     def _write(self, row: Registration, before: Registration | None) -> None:
-        """Commit one row; refused if anything has happened to that name since `before` was read."""
+        """Commit one row; refused if the name's row has changed since `before` was read."""
         owner = self._clock.new_id()
-        with self._presence(owner):  # until the log names its file, the sweep leaves it alone
+        with self._presence(owner):  # until the log names its file, the liveness lock protects it from the sweep
             self._commit(row, before, owner)
 
     def _presence(self, owner: str) -> LivenessLock:
-        """Show that an owner of staged files lives.
+        """Acquire the liveness lock of an owner of staged files.
 
         Raises:
             Unavailable: the lake cannot be written.
@@ -436,7 +439,10 @@ class Registry:
     # ---- drop ----------------------------------------------------------------------------------------------------
 
     def drop_unused(self, made: Registration) -> bool:
-        """Drop an incarnation if `create` made it for this caller and nothing was committed to it since; return whether."""
+        """Drop an incarnation if `create` made it for this caller and nothing was committed to it since.
+
+        Return whether it was dropped.
+        """
         store = self.store(made)
         with contextlib.suppress(Gone, NotFound, Conflict):  # another process has dropped it
             is_unused = made.is_new and store.changes.is_untouched() and store.base.is_untouched()
@@ -445,9 +451,9 @@ class Registry:
         return False
 
     def drop(self, name: DatasetName) -> Registration:
-        """Drop the dataset: the registry first, then the marks that turn open handles away, then the files.
+        """Drop the dataset: the registry first, then the marks that make open handles raise Gone, then the files.
 
-        A crash after the first step leaves a dataset that no lookup finds; its files go with the next create or sweep.
+        A crash after the first step leaves a dataset that no lookup finds. The next create or sweep deletes its files.
         A dataset whose files are missing is dropped, too.
 
         Raises:
@@ -490,20 +496,20 @@ class Registry:
             try:
                 table.set_properties({PROPERTY_DROPPED: dropped.incarnation})
             except SiltstoneError:
-                continue  # already marked, or already removed: both are what is wanted
+                continue  # already marked, or already removed: both are fine
         reach("drop.after_marks")
         store.forget()
         if self._layout.link_in(store.path):
-            return  # what is behind a link is not ours to delete
+            return  # files behind a link are not ours to delete
         if store.path.is_dir():
             remove_incarnation(store.path, dropped.name, ending=DROPPED_ENDING)
         remove_empty_parents(store.path, self._layout)
 
 
 def remove_empty_parents(folder: Path, layout: Layout) -> None:
-    """Remove the folders of table, schema and catalog above an incarnation that is gone, as far as they are empty.
+    """Remove the folders of table, schema and catalog above a removed incarnation, as far as they are empty.
 
-    A create that runs meanwhile tries again until its incarnation's folder is there, and from then on none above it is empty.
+    A concurrent create tries again until its incarnation's folder exists. From then on no folder above it is empty.
     """
     for parent in folder.parents:
         if parent == layout.root:
@@ -515,7 +521,7 @@ def remove_empty_parents(folder: Path, layout: Layout) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of an incarnation and those above it, which a drop may remove while they are still empty."""
+    """Create the folder of an incarnation and those above it, which a drop may remove while they are still empty."""
     for attempt in range(1, FOLDER_TRIES + 1):
         try:
             folder.mkdir(parents=True)
@@ -527,18 +533,18 @@ def make_folder(folder: Path) -> None:
 
 
 def retention_properties(hours: float) -> dict[str, str]:
-    """Return the Delta properties that tell every reader how long this table keeps history."""
+    """Return the Delta properties that state how long this table retains history."""
     text = f"interval {max(1, round(hours * 60))} minutes"
     return {"delta.logRetentionDuration": text, "delta.deletedFileRetentionDuration": text}
 
 
 def _with_required(schema: pa.Schema, spec: Spec) -> pa.Schema:
-    """A key is never null, nor is the time of a log, whatever the given schema says."""
+    """Make the key columns, and the time of a log, not nullable, whatever the given schema has."""
     return pa.schema([f.with_nullable(False) if f.name in spec.required else f for f in schema])  # noqa: FBT003
 
 
 def _base_columns(schema: pa.Schema, spec: Spec) -> pa.Schema:
-    """Return the columns of `base` as its log says them: those of its files, and of a log's the period."""
+    """Return the columns of `base` in its Delta log: those of its files, and for a log the period."""
     files = base_schema(schema, is_log=spec.is_log)
     return pa.schema([*files, pa.field(PERIOD, pa.string())]) if spec.is_log else files
 
@@ -556,7 +562,7 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
-    keys = {*spec.required, *existing.spec.required}  # null or not follows from the key, and is no difference beside it
+    keys = {*spec.required, *existing.spec.required}  # nullability follows from the key: it is no further difference
     columns = differences(_nullable(there, keys), _nullable(schema, keys))
     kinds = [] if spec.kind is existing.spec.kind else [f"it is a {existing.spec.kind} dataset, not a {spec.kind} one"]
     others = kinds + [

@@ -1,14 +1,14 @@
-"""Changing a dataset's columns while others write, read and fold.
+"""Changes a dataset's columns beside writers, readers and folds.
 
 Flow:
 
 1. `changes` gets the new columns: from now on a file with them can be written;
-2. `base` gets them: base's columns are the dataset's, so from now on they are seen and written.
+2. `base` gets them: base's columns are the dataset's, so from now on they are visible and written.
 
-Each step is a commit of its own, made from what the table has at that moment, so that two alterations at once both count.
-Old files stay as they are: a reader shows the default for a column that a file lacks, and widens a narrower one. A write that
-was staged before and lands after is one more old file. A fold that was planned before is refused and planned anew.
-A crash between 1 and 2 leaves columns that nobody sees; `finish` takes the second step.
+Each step is a commit of its own, based on the table's current columns, so two concurrent alterations both take effect.
+Old files are not rewritten. A reader shows the default for a column that a file lacks, and widens a narrower one. A
+write that was staged before and is committed after is one more old file. A fold that was planned before is refused and
+replanned. A crash between 1 and 2 leaves columns that no reader sees; `finish` executes the second step.
 """
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from siltstone.spark_tasks.values import MISFITS, accepted, reader, shown, text_
 
 
 def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
-    """Change the columns; a dry run only says what would change.
+    """Change the columns; a dry run only returns what would change.
 
     Raises:
         InvalidRequest: the alteration is not possible. Nothing was changed.
@@ -47,12 +47,12 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
 
 
 def _check_defaults(alteration: Alteration) -> None:
-    """Judge defaults of added columns by the rules of every other value: Arrow and Spark would read some texts differently."""
+    """Validate defaults of added columns like other values, because Arrow and Spark read some texts differently."""
     added = {field.name: field.type for field in alteration.add}
     for name, default in alteration.defaults.items():
         kind = added.get(name)
         if default is None or kind is None or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            continue  # refused by name, if it is to be refused
+            continue  # rejected by name, if it has to be rejected
         read = text_reader(kind) if isinstance(default, str) else reader(kind)
         try:
             pa.array([read(default)], kind)
@@ -64,7 +64,7 @@ def _check_defaults(alteration: Alteration) -> None:
 
 
 def finish(store: Store) -> bool:
-    """Take the second step of an alteration that was cut off after the first; return whether there was one."""
+    """Execute the second step of an alteration that was interrupted after the first; return whether there was one."""
     ahead = own_columns(store.changes.pin().schema)
     here = own_columns(store.base.pin().schema)
     known = set(here.names)
@@ -78,7 +78,7 @@ def finish(store: Store) -> bool:
 
 
 def _refuse_arrangement(store: Store, alteration: Alteration) -> None:
-    """The columns by which a log is divided and by which its rows are hidden stay as they are."""
+    """Reject changes of the columns that partition a log or hide its rows."""
     fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
     for name in alteration.widen:
         if name in fixed:
@@ -93,6 +93,6 @@ def _with_ours(found: pa.Schema, own: pa.Schema) -> pa.Schema:
 
 
 def _with_columns(found: pa.Schema, own: pa.Schema, store: Store) -> pa.Schema:
-    """Return the columns of a table of changes with these user columns; a tombstone has none but the key."""
+    """Return the columns of `changes` with these user columns, nullable because a tombstone has only the key."""
     nullable = [f if f.name in store.spec.key else f.with_nullable(True) for f in own]  # noqa: FBT003
     return _with_ours(found, pa.schema(nullable))

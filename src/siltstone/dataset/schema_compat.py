@@ -1,4 +1,7 @@
-"""Whether columns fit a dataset's, by name and by type: of files, and of Spark frames. Nothing is cast with loss."""
+"""Compatibility of columns with a dataset's, by name and type: for files and Spark frames.
+
+Nothing is cast with loss.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str | None:
-    """Say what is wrong with a file's column names; None if nothing is."""
+    """Return what is wrong with a file's column names; None if they are valid."""
     known = set(schema.names)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -29,7 +32,7 @@ def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str
 
 
 def check_type(found: pa.Field, wanted: pa.Field, *, dataset: str) -> str | None:
-    """Say what is wrong with the type of a file's column; None if nothing is."""
+    """Return what is wrong with the type of a file's column; None if it is valid."""
     if fits(found.type, wanted.type):
         return None
     return (
@@ -39,7 +42,7 @@ def check_type(found: pa.Field, wanted: pa.Field, *, dataset: str) -> str | None
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """True if every value of a type is one of the other, without a cast that could lose something."""
+    """True if every value of a type is also one of the other, without a cast that could lose data."""
     if pa.types.is_dictionary(found):
         return fits(found.value_type, wanted)
     if found == wanted or wanted in WIDER.get(found, ()):
@@ -53,7 +56,10 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":
-    """Return the frame with exactly the schema's columns, in its order and types, and those to keep; missing ones are null."""
+    """Return the frame with exactly the schema's columns, in its order and types, and the columns `keep`.
+
+    Missing columns are null.
+    """
     from pyspark.sql import functions as F
 
     have = set(frame.columns)
@@ -67,7 +73,7 @@ def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -
 
 
 def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "DataFrame":
-    """Take a user's Spark frame if every column fits, and bring it into the dataset's columns.
+    """Check that every column of a user's Spark frame fits, and convert it to the dataset's columns.
 
     Raises:
         InvalidRequest: unknown or missing columns, or a type that would have to be cast with loss.

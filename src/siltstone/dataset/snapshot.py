@@ -1,8 +1,8 @@
-"""Snapshots of a dataset: what a reader sees, as two pinned tables and a watermark.
+"""Snapshots of a dataset: the state that a reader sees, as two pinned tables and a watermark.
 
-A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then* `base`
-at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so this
-order can never miss a change; the other order can.
+A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then*
+`base` at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so
+this order can never miss a change; the other order can.
 """
 
 from dataclasses import dataclass, replace
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a reader sees: both tables pinned, and the watermark up to which changes are in base."""
+    """The state that a reader sees: both tables pinned, and the watermark up to which changes are in base."""
 
     changes: TableVersion
     base: TableVersion
     watermark: int
     past: bool = False
-    """True if it is not of now: what is worked out for it is of no use to later reads."""
+    """True for an earlier state. Its derived data is not cached, because later reads cannot use it."""
 
     @property
     def sequence(self) -> int:
@@ -43,18 +43,18 @@ class Snapshot:
 
     @property
     def unfolded_rows(self) -> int:
-        """How many change rows those files hold."""
+        """Number of change rows in those files."""
         return sum(file.rows for file in self.unfolded)
 
     def until(self, sequence: int) -> "Snapshot":
-        """Return what was there after a sequence, or after the last one before it at which a change file ends."""
+        """Return the state after a sequence, or after the last one before it at which a change file ends."""
         files = tuple(file for file in self.changes.files if sequence_of(file) <= sequence)
         last = max((sequence_of(file) for file in files), default=0)
         return replace(self, changes=replace(self.changes, files=files, transactions={APP_SEQ: last}), past=True)
 
     @property
     def changed_ms(self) -> tuple[int, int] | None:
-        """When the first and the last unfolded change were committed; None if a squash has hidden the first one's time."""
+        """Commit times of the first and the last unfolded change; None if a squash has hidden the first one's time."""
         times = [file.modified_ms for file in self.unfolded]
         first = [file.modified_ms for file in self.unfolded if sequence_of(file) == self.watermark + 1]
         return (min(first), max(times)) if first and all(times) else None
@@ -66,15 +66,15 @@ class Snapshot:
 
     @property
     def content(self) -> int:
-        """The content version: it grows when rows appear or go without a change row."""
+        """The content version: it grows when rows appear or disappear without a change row."""
         return self.base.transactions.get(APP_CONTENT, 0)
 
 
 def check_columns(store: "Store", snapshot: Snapshot) -> None:
-    """Refuse to rewrite rows in columns that the dataset does not have any more.
+    """Refuse to rewrite rows in columns that the dataset no longer has.
 
     Raises:
-        Conflict: somebody has altered the dataset; plan anew.
+        Conflict: another process has altered the dataset; plan the job again.
     """
     tables = (snapshot.base, snapshot.changes)
     if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
@@ -88,8 +88,8 @@ def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
 
 
 def files_vanished(store: "Store") -> SiltstoneError:
-    """Return why files were not there on every look: one that is live is lost, or each time others were removed."""
-    lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the list and the look
+    """Return why files were missing at every try: a live file is lost, or other files were removed each time."""
+    lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the listing and the check
     if lost:
         return Corruption(
             f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy.",

@@ -1,6 +1,6 @@
-"""One incarnation of a dataset on disk: its two tables, its specification, and how a snapshot of both is taken.
+"""One incarnation of a dataset on disk: its two tables, its specification, and snapshots of both.
 
-Tables that are not of one history are refused (`table_invariants`).
+Tables that do not have one history are rejected (`table_invariants`).
 """
 
 import contextlib
@@ -39,30 +39,33 @@ from siltstone.spark_tasks.parquet_checksums import check_file, open_parquet
 
 
 class Closeable(Protocol):
-    """What is kept, and lets go of what it holds."""
+    """A cached object that holds resources."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release the resources."""
 
 
 T = TypeVar("T", bound=Closeable)
 
 CHANGES_LOG_ENTRIES: Final = 100
-"""Opening a table costs by the entries in its log, so a busy one keeps no more than about this many."""
+"""Log entries that a busy `changes` table retains, about. Opening a table costs by the entries in its log."""
 
 CHECKED_FILES: Final = 10_000
-"""Names of verified files that a process remembers; past this number those that were not asked for last are dropped."""
+"""Names of verified files that a process remembers. Beyond this number those not used by the last call are dropped."""
 
 
 class FrameCache:
-    """What was made from one state of a dataset's changes, kept until another state is asked for or `forget` is called."""
+    """Cache of one object derived from a state of a dataset's changes. Another state or `forget` evicts it."""
 
     def __init__(self) -> None:
         self._kept: tuple[object, object, Any] | None = None
-        self._mutex = threading.RLock()  # of two threads that ask for the same state one makes it, the other waits
+        self._mutex = threading.RLock()  # if two threads request the same state, one computes it and the other waits
 
     def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
-        """Return what was made for this state and session; if it is not kept, make it, given what is kept of that session."""
+        """Return the cached object of this state and session, or make it.
+
+        `make` gets the session's previous object, if any.
+        """
         with self._mutex:
             kept = self._kept
             if kept is None or kept[0] != state or kept[1] is not session:
@@ -72,7 +75,7 @@ class FrameCache:
             return cast(T, kept[2])
 
     def forget(self) -> None:
-        """Let go: what a purge takes from disk must not stay in memory."""
+        """Release the cached object, because rows that a purge deletes from disk must not stay in memory."""
         with self._mutex:
             kept, self._kept = self._kept, None
             if kept is not None:
@@ -81,7 +84,7 @@ class FrameCache:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The storage of one incarnation, and the components that work on it share."""
+    """The storage of one incarnation, and the components that its users share."""
 
     name: DatasetName
     incarnation: str
@@ -94,20 +97,20 @@ class Store:
     after_write: "Callable[[Store, int], None]"
     frames: FrameCache = field(default_factory=FrameCache, compare=False, repr=False)
     reads: ReadCache = field(compare=False, repr=False)
-    """What lookups keep in memory, shared by all datasets of a lake."""
+    """Cache of lookups, shared by all datasets of a lake."""
     purge_listeners: PurgeListeners = field(default_factory=PurgeListeners, compare=False, repr=False)
     """Notified when rows are purged or the dataset is dropped."""
     gapless: list[tuple[tuple[DataFile, ...], int]] = field(default_factory=list, init=False, compare=False, repr=False)
-    """The change files and the watermark whose sequences were last found to be complete; empty before the first."""
+    """The change files and the watermark of the last check for missing sequences; empty before the first check."""
     checked: set[Path] = field(default_factory=set, compare=False, repr=False)
     """Files whose footers and indexes this process has verified."""
     base: Table = field(init=False, compare=False, repr=False)
-    """The compacted rows."""
+    """The folded rows."""
     changes: Table = field(init=False, compare=False, repr=False)
-    """Everything that was written and not yet folded."""
+    """All changes that were written and not yet folded."""
 
     def __post_init__(self) -> None:
-        """Make the tables, which are opened on first use: all threads share them, and what each has read."""
+        """Create the table objects. They are opened on first use; all threads share them and what they have read."""
         base = Retention(hours=self.settings.base_retention_hours)
         changes = Retention(hours=self.settings.changes_retention_hours, max_entries=CHANGES_LOG_ENTRIES)
         object.__setattr__(self, "base", self._table(BASE, base, stored=self.spec.partition_by))
@@ -136,18 +139,21 @@ class Store:
 
     @cached_property
     def base_schema(self) -> pa.Schema:
-        """The physical columns of a base file: the user's, and of a log some of ours."""
+        """The physical columns of a base file: the user's, and for a log some of ours."""
         return base_schema(self.schema, is_log=self.spec.is_log)
 
     @cached_property
     def stats(self) -> list[str]:
-        """The columns whose range base's log may hold; what it says as partition values it does not say twice."""
+        """The columns with ranges in base's log.
+
+        Partition columns are left out, because the log has their values already.
+        """
         sort = self.spec.sort_by or self.spec.key
         found = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
         return [name for name in found if name not in self.spec.partition_by]
 
     def task_target(self, schema: pa.Schema, folder: Path) -> Target:
-        """Return how Spark's tasks write files of this dataset into a folder."""
+        """Return the target for Spark's tasks that write files of this dataset into a folder."""
         return Target(
             schema=schema,
             folder=str(folder),
@@ -158,7 +164,7 @@ class Store:
         )
 
     def current(self) -> "Store":
-        """Return the store with the columns that the dataset has now: base's, which another process may have altered.
+        """Return the store with the current columns of base, which another process may have altered.
 
         Raises:
             Gone: the dataset was dropped.
@@ -167,10 +173,10 @@ class Store:
         return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot. The order of the first two lines is the correctness of every reader.
+        """Take a snapshot. The correctness of every reader depends on the order of the first two lines.
 
         Raises:
-            Corruption: the two tables are not of one history, or a sequence is missing.
+            Corruption: the two tables do not have one history, or a sequence is missing.
             Gone: the dataset was dropped.
         """
         changes = self.changes.pin(APP_SEQ, APP_PRUNE)
@@ -180,10 +186,10 @@ class Store:
         return snapshot
 
     def _check_relation(self, snapshot: Snapshot) -> None:
-        """Refuse tables of different moments (`table_invariants`); files that were checked once are not checked again.
+        """Reject tables of different moments (`table_invariants`). Files that were checked once are not checked again.
 
         Raises:
-            Corruption: they are.
+            Corruption: the tables are of different moments.
         """
         transactions, watermark = snapshot.changes.transactions, snapshot.watermark
         sequence = transactions.get(APP_SEQ, 0)
@@ -196,15 +202,15 @@ class Store:
             self.gapless[:] = [(files, watermark)]
 
     def opened(self, path: Path) -> AbstractContextManager[pq.ParquetFile]:
-        """Open a file of one of the two tables; its checksums are verified unless the settings say otherwise."""
+        """Open a file of one of the two tables. Its checksums are verified by default (setting `verify_checksums`)."""
         return open_parquet(path, verify=self.settings.verify_checksums)
 
     def check_files(self, paths: Sequence[Path]) -> None:
-        """Verify the footers and indexes of files for a reader that cannot: each one once while this process runs.
+        """Verify the footers and indexes of files for a reader that cannot; each file once per process.
 
         Raises:
-            Corruption: one is damaged.
-            Unavailable: one cannot be read.
+            Corruption: a file is damaged.
+            Unavailable: a file cannot be read.
         """
         if not self.settings.verify_checksums:
             return
@@ -217,20 +223,20 @@ class Store:
             self.checked.intersection_update(paths)
 
     def forget(self) -> None:
-        """Let go of every row that is kept in memory: what a purge or a drop takes from disk must not stay there."""
+        """Evict every cached row, because rows that a purge or a drop deletes from disk must not stay in memory."""
         self.frames.forget()
         self.reads.forget(self.path)
         self.purge_listeners.notify(self.path)
 
     def note_commit(self, table: Table, version: int) -> None:
-        """Tell the upkeep of a commit. Whatever fails there comes after the commit and must take nothing back."""
-        with contextlib.suppress(SiltstoneError, LogChanged, OSError):  # a drop may have taken the folder away
+        """Notify background maintenance of a commit. A failure there comes after the commit and must not undo it."""
+        with contextlib.suppress(SiltstoneError, LogChanged, OSError):  # a drop may have removed the folder
             self.after_commit(table, version)
             if table is self.changes:
                 self.after_write(self, version)
 
     def presence(self, owner: str | None = None) -> LivenessLock:
-        """Start an owner of staged files, a new one unless it is named.
+        """Acquire the liveness lock of an owner of staged files; default: a new owner.
 
         Raises:
             Unavailable: the lake cannot be written.

@@ -1,17 +1,18 @@
-"""How the two tables of a dataset stand to each other, and what sets them apart.
+"""Invariants between the two tables of a dataset, and how they break.
 
-In every sound dataset "siltstone.prune" <= "siltstone.fold" <= "siltstone.seq". Changes are pruned after the fold that holds
-them, and a fold takes only what was written. Above the watermark no sequence is missing: each has a change file of its own, or
-lies in the range of a squashed file, which bears the last number of its range.
+In every sound dataset "siltstone.prune" <= "siltstone.fold" <= "siltstone.seq". Changes are pruned after the fold that
+holds them, and a fold reads only written changes. Above the watermark no sequence is missing: each has a change file of
+its own, or is in the range of a squashed file, which has the last number of its range.
 
-Files that were copied beside a writer and put back can break this:
+Files that were copied beside a writer and restored can break this:
 
-* `changes` is older than `base`: the next write would take a sequence that base takes for folded, and be invisible for ever;
-* `base` is older than `changes`: what was pruned is in neither table;
+* `changes` is older than `base`: the next write would get a sequence that base counts as folded, and stay invisible;
+* `base` is older than `changes`: pruned rows are in neither table;
 * an entry or checkpoint was lost: a sequence is missing.
 
-Each is Corruption for readers and writers. No check costs more than a look at what was already read: a writer compares the
-watermark that it has read *before* its turn, a reader opens `changes` again only if the watermark is above its sequence.
+Each is Corruption for readers and writers. Every check uses only data that was already read. A writer compares the
+watermark that it has read *before* it acquires the commit lock. A reader opens `changes` again only if the watermark is
+above its sequence.
 """
 
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ def check_watermark(name: DatasetName, *, sequence: int, watermark: int) -> None
 
 
 def check_pruned(name: DatasetName, *, pruned: int, watermark: int) -> None:
-    """Compare what was pruned from `changes` with base's watermark, which must have been read after it.
+    """Compare the pruned sequence of `changes` with base's watermark, which must have been read after it.
 
     Raises:
         Corruption: `base` is older than `changes`.
@@ -52,10 +53,10 @@ def check_pruned(name: DatasetName, *, pruned: int, watermark: int) -> None:
 
 
 def check_gapless(name: DatasetName, files: Iterable[DataFile], *, watermark: int, sequence: int) -> None:
-    """Look for a sequence above the watermark that no live change file holds.
+    """Check that live change files hold every sequence above the watermark.
 
     Raises:
-        Corruption: one is missing.
+        Corruption: a sequence is missing.
     """
     numbered: dict[int, bool] = {}
     for file in files:

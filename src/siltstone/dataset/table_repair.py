@@ -1,12 +1,12 @@
-"""What is wrong with the two tables of one dataset as a whole, and its repair.
+"""Damage between the two tables of one dataset, and its repair.
 
 | damage | repair |
 |---|---|
-| `changes` is older than `base` | one commit raises the sequence of `changes` to the watermark: base holds all that is missing |
+| `changes` is older than `base` | one commit raises the sequence of `changes` to the watermark: base has the rest |
 | another program committed to a table | one commit undoes what it did (`delta.foreign_commits`) |
 | `base` is older than what was pruned, or a sequence is missing | none: rows are lost, a backup has them |
 
-Looking changes nothing. A repair is one commit: a crash leaves the damage or the repaired dataset.
+The diagnosis changes nothing. A repair is one commit: a crash leaves the damage or the repaired dataset.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ from siltstone.model.commit import Commit, CommitKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDamage:
-    """Why a dataset is refused, and what a repair would do."""
+    """Why a dataset is rejected, and what a repair would do."""
 
     found: str
     remedy: str
@@ -30,7 +30,7 @@ class StoreDamage:
 
 
 def damage_of(store: Store) -> StoreDamage | None:
-    """Return why readers and writers refuse the dataset; None if they do not.
+    """Return why readers and writers reject the dataset; None if it is sound.
 
     Raises:
         Gone: the dataset was dropped.
@@ -50,10 +50,10 @@ def damage_of(store: Store) -> StoreDamage | None:
 
 
 def repair(store: Store) -> None:
-    """Repair what `damage_of` has found.
+    """Repair the damage that `damage_of` reports.
 
     Raises:
-        Conflict: it cannot be repaired, or is not damaged any more. Nothing was changed.
+        Conflict: it cannot be repaired, or is no longer damaged. Nothing was changed.
     """
     if _is_behind(store):
         raise_sequence(store)
@@ -68,10 +68,10 @@ def repair(store: Store) -> None:
 
 
 def foreign_damage(table: Table, found: str) -> StoreDamage:
-    """Say whether what another program did to a table can be undone.
+    """Return the damage by another program's commits, and whether it can be undone.
 
     Raises:
-        Conflict: it did nothing.
+        Conflict: another program changed nothing.
     """
     try:
         plan = plan_undo(table.path, now_ms=0)
@@ -82,7 +82,7 @@ def foreign_damage(table: Table, found: str) -> StoreDamage:
 
 
 def _is_behind(store: Store) -> bool:
-    """True if the watermark is above the sequence, and that alone is wrong."""
+    """True if the only damage is a watermark above the sequence."""
     try:
         pruned, sequence = store.changes.newest(APP_PRUNE) or 0, store.changes.newest(APP_SEQ) or 0
         watermark = store.base.newest(APP_FOLD) or 0

@@ -1,9 +1,9 @@
-"""The tiers of one dataset: the lake's, with what was changed for this one alone.
+"""The tiers of one dataset: the lake's tiers, with the changes for this dataset.
 
-Changes are kept as a property of `base`, by the names of tiers and fields, so that what the lake's settings say later about other
-fields counts here, too. They are laid over the lake's tiers whenever somebody plans; what contradicts itself is refused when it
-is said, and, if the lake's settings have changed since, when it is read. One commit changes them; a compaction of the dataset
-that was planned before is refused then, and planned anew.
+The changes are a property of `base`, by names of tiers and fields. So later changes of the lake's settings for other
+fields apply here, too. The planner merges them over the lake's tiers. A contradiction is rejected when the change is
+made. If the lake's settings have changed since, it is rejected when the tiers are read. One commit changes them. A
+compaction of the dataset that was planned before is then refused, and replanned.
 """
 
 import json
@@ -18,7 +18,7 @@ PROPERTY_TIERS: Final = "siltstone.tiers"
 
 
 def dataset_tiers(store: Store) -> tuple[Tier, ...]:
-    """Return the tiers that hold for a log.
+    """Return the tiers of a log.
 
     Raises:
         InvalidRequest: the lake's tiers and those of the dataset contradict each other.
@@ -36,7 +36,7 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
 
 
 def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -> tuple[Tier, ...]:
-    """Return the tiers that are due for a log: all, or of those that `crons` names only the ones with such a cron.
+    """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name.
 
     Raises:
         InvalidRequest: see `dataset_tiers`.
@@ -46,12 +46,12 @@ def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -
 
 
 def own_changes(store: Store) -> Changes:
-    """Return what was changed for this dataset alone."""
+    """Return the tier changes of this dataset."""
     return changes_from_text(store.base.properties().get(PROPERTY_TIERS, ""))
 
 
 def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -> tuple[Tier, ...]:
-    """Change fields of tiers for this dataset, on top of what was changed before unless that is `reset`; return them all.
+    """Change fields of tiers for this dataset, on top of earlier changes unless `reset`; return all tiers.
 
     Raises:
         InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.

@@ -1,1 +1,1 @@
-"""Forgetting, and the proof of it."""
+"""Erasure, and its proof: `scan` searches a folder for values that must be gone."""

@@ -1,17 +1,18 @@
-"""The byte oracle: is a text anywhere below a folder? It trusts no log and no engine, only what is on disk.
+"""The byte oracle: is a text anywhere below a folder? It trusts no log and no engine, only the bytes on disk.
 
-Three looks at every file:
+Three searches of every file:
 
 * *name*: the file's path, because a partition value can be a folder's name;
-* *raw*: its bytes as they are, streamed. A text is looked for in UTF-8, as JSON would escape it and as a URL would;
-* *decoded*: what its bytes mean. A Parquet file's string and binary columns, nested ones too, are decoded value by value:
-  a compressed page shows nothing to a raw look. A log entry's JSON is parsed, and JSON within its strings as well.
+* *raw*: its stored bytes, streamed. A text is searched in UTF-8, with JSON escapes and with URL escapes;
+* *decoded*: the decoded content. A Parquet file's string and binary columns, nested ones too, are decoded value by
+  value, because a raw search finds nothing in a compressed page. A log entry's JSON is parsed, and JSON within its
+  strings.
 
-A Parquet file is known by its first bytes, not by its name; a checkpoint is one too. One that cannot be decoded is
-*unreadable*: nothing can be said of it, so a report with one is not clean.
+A Parquet file is identified by its first bytes, not by its name; a checkpoint is one too. A file that cannot be decoded
+is *unreadable*. Its content is unknown, so a report with such a file is not clean.
 
-Memory is bounded by one chunk of a file, or one batch of one column. Deliberately absent: numbers. A text is found where
-it is stored as text; a key that is stored as a number is not.
+Memory is bounded by one chunk of a file, or one batch of one column. Numbers are deliberately not searched: a text is
+found where it is stored as text; a key that is stored as a number is not.
 """
 
 import json
@@ -34,11 +35,11 @@ BATCH_ROWS: Final = 8192
 PARQUET_MAGIC: Final = b"PAR1"
 TEXT_TYPES: Final = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 MAX_JSON_DEPTH: Final = 8
-"""JSON inside a string inside JSON: statistics are one level deep, schemas two."""
+"""Largest depth of JSON inside a string inside JSON. Statistics are one level deep, schemas two."""
 
 
 class How(StrEnum):
-    """Which look found a text."""
+    """The search that found a text."""
 
     NAME = "name"
     RAW = "raw"
@@ -47,7 +48,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A text that is still there: in which file, seen how, and in which column or JSON member if it was decoded."""
+    """A text that still exists: its file, the search that found it, and the column or JSON member if it was decoded."""
 
     file: str
     value: str
@@ -57,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanReport:
-    """What was looked at and what was found."""
+    """The searched files and the findings."""
 
     files: int
     bytes: int
@@ -68,7 +69,7 @@ class ScanReport:
 
     @property
     def clean(self) -> bool:
-        """True if every file could be looked into and none holds any of the texts."""
+        """True if every file could be searched and none holds any of the texts."""
         return not self.findings and not self.unreadable
 
 
@@ -79,12 +80,12 @@ class _Needle:
 
 
 def scan(folder: Path, values: Iterable[str]) -> ScanReport:
-    """Look for the texts in every file below the folder.
+    """Search the texts in every file below the folder.
 
     A file that disappears meanwhile counts as gone; a folder that cannot be listed raises.
 
     Raises:
-        InvalidRequest: there is no folder, or no text to look for.
+        InvalidRequest: there is no folder, or no text to search.
     """
     needles = [_Needle(value, _forms(value)) for value in dict.fromkeys(values)]
     if not needles or not all(needle.value for needle in needles):
@@ -117,7 +118,7 @@ def scan(folder: Path, values: Iterable[str]) -> ScanReport:
 
 
 def _forms(value: str) -> tuple[bytes, ...]:
-    """Return the ways a text is written into a file that is not compressed."""
+    """Return the encodings of a text in an uncompressed file."""
     escaped = json.dumps(value)[1:-1]
     plainly = json.dumps(value, ensure_ascii=False)[1:-1]
     return tuple(dict.fromkeys(text.encode() for text in (value, escaped, plainly, quote(value, safe=""))))
@@ -165,7 +166,7 @@ def _look(path: Path, name: str, needles: Sequence[_Needle]) -> _Looked:
 
 
 def _raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int, bytes]:
-    """Stream a file; return what was found, its size and its first bytes. Chunks overlap by the longest form."""
+    """Stream a file; return the texts found, its size and its first bytes. Chunks overlap by the longest form."""
     overlap = max(len(form) for needle in needles for form in needle.forms) - 1
     missing = list(needles)
     found: list[str] = []
@@ -208,7 +209,7 @@ def _holds(batch: pa.RecordBatch, needle: _Needle) -> bool:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the text arrays inside an array, however nested."""
+    """Yield the text arrays inside an array, at any depth."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         yield from _leaves(array.storage)
@@ -248,7 +249,7 @@ def _decoded_json(path: Path, name: str, needles: Sequence[_Needle]) -> list[Fin
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401
-    """Return the JSON of a line; a line that is none has been looked at raw, and counts as one text."""
+    """Return the JSON of a line. A line that is not valid JSON was searched raw, and counts as one text."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError):
@@ -256,7 +257,7 @@ def _parsed(text: str) -> Any:  # noqa: ANN401
 
 
 def _texts(value: Any, *, member: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """Yield every text of a JSON value with the path of members that leads to it."""
+    """Yield every text of a JSON value with the path of its members."""
     match value:
         case dict():
             for key, inner in value.items():

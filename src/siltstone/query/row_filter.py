@@ -66,7 +66,7 @@ def _answer(sql: str, rows: pa.Table) -> pa.ChunkedArray:
 
 def _needs_spark(why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The condition cannot be answered without Spark ({why}). Use matching(where), which returns a Spark frame."
+        f"The condition cannot be answered without Spark ({why}). Use read().where(condition), a Spark frame."
     )
 
 

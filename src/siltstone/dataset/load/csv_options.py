@@ -1,4 +1,4 @@
-"""The options of CSV files as a caller gives them, checked; `spark_tasks.csv_rows` reads by them."""
+"""Checks the CSV options of a caller. `spark_tasks.csv_rows` parses files by them."""
 
 import codecs
 import re
@@ -20,7 +20,7 @@ NAMED_CHARACTERS: Final = {
 """Names of characters that are hard to type in a shell."""
 _DIRECTIVE: Final = re.compile(r"%(.)")
 _DIRECTIVES: Final = frozenset("YymbBdHIpMSfzjaA%")
-"""The directives of `strptime` that a format may have. Others depend on the machine's language, or say nothing about a day."""
+"""Directives of `strptime` that a format may have. Others depend on the locale, or do not identify a day."""
 _DAYS: Final = ((frozenset("Yy"), frozenset("mbB"), frozenset("d")), (frozenset("Yy"), frozenset("j")))
 
 
@@ -35,7 +35,7 @@ def csv_form(  # one parameter for each option
     timestamp_format: str | None = None,
     decimal_comma: bool | None = None,
 ) -> CsvForm | None:
-    """Return how CSV files are written; None if no option is given.
+    """Return the form of the CSV files; None if no option is given.
 
     Raises:
         InvalidRequest: an option is not valid. Nothing is loaded.
@@ -72,7 +72,7 @@ def _character(given: str | None, default: str) -> str:
 
 
 def _encoding(name: str) -> str:
-    """Return the encoding under Python's name, if a line break is one byte in it: Spark divides files at these."""
+    """Return Python's name of the encoding. A line break must be one byte in it, because Spark splits files there."""
     ascii_text = bytes(range(128))
     try:
         found = codecs.lookup(name).name
@@ -103,7 +103,7 @@ def _timestamp_format(text: str | None) -> str | None:
 
 
 def _directives(option: str, text: str) -> frozenset[str]:
-    """Return the directives of a format that says which day it is."""
+    """Return the directives of a format. The format must identify a day."""
     found = frozenset(_DIRECTIVE.findall(text))
     if not found <= _DIRECTIVES or not any(all(found & part for part in parts) for parts in _DAYS):
         rule = "It needs a year (%Y), a month (%m) and a day (%d), as in %d.%m.%Y"

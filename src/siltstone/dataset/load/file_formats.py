@@ -1,13 +1,14 @@
-"""From files to a frame with the dataset's columns: each file is looked into first, then Spark reads those that are right.
+"""From files to a frame with the dataset's columns: every file is checked first, then Spark reads the valid ones.
 
 Flow:
 
-1. `check_files` looks into every file (footers, header lines, what folders say) without Spark, and says which are bad and why;
-2. `read_files` makes one frame of the good ones.
+1. `check_files` checks every file (footers, header lines, folder names) without Spark, and lists bad files with
+   reasons;
+2. `read_files` makes one frame of the good files.
 
-A frame has the dataset's columns and three marks: ``_unread``, why a row could not be read (null if it could), ``_text``, what
-stood there, and ``_file``. Rows of Parquet can always be read. Frames of JSON and CSV are parsed by `json_rows` and
-`csv_rows` in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
+A frame has the dataset's columns and three marks: ``_unread`` (why a row could not be read, null if it could),
+``_text`` (the source text) and ``_file``. Rows of Parquet can always be read. `json_rows` and `csv_rows` parse JSON
+and CSV in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
 """
 
 import csv
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MAX_NAMED: Final = 20
-"""So many bad files an error names; the others are counted."""
+"""Number of bad files that an error names; the others are counted."""
 MAX_JSON_BYTES: Final = 256 * 1024 * 1024
-"""A JSON file is read whole by one task; larger ones belong into lines (NDJSON)."""
+"""Largest JSON file in bytes, because one task reads the whole file. Larger data belongs into lines (NDJSON)."""
 PATTERN_CHARACTERS: Final = "[]{}*?\\"
 MAX_HEADER_BYTES: Final = 1024 * 1024
 _LINE_END: Final = re.compile(rb"[\r\n]")
@@ -49,7 +50,7 @@ _LINE_END: Final = re.compile(rb"[\r\n]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadFile:
-    """A file that cannot be loaded, and why."""
+    """A file that cannot be loaded, and the reason."""
 
     path: Path
     reason: str
@@ -57,7 +58,7 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedFiles:
-    """The files that can be loaded together, what columns they hold and what their folders add; and those that cannot."""
+    """The files that can be loaded together, their columns and their folders' columns; and the bad files."""
 
     format: Format
     files: tuple[Path, ...]
@@ -66,12 +67,12 @@ class ValidatedFiles:
     bad: tuple[BadFile, ...] = ()
     rows: int = 0
     plain_files: tuple[ParquetFile, ...] = ()
-    """The same files, if every reader of Parquet reads the same rows from them as Spark."""
+    """The same files, if every Parquet reader reads the same rows from them as Spark."""
     form: CsvForm = PLAIN
-    """How CSV files are written."""
+    """The form of the CSV files."""
 
     def refuse_bad(self) -> None:
-        """Refuse the load if a file is bad, and name the first ones.
+        """Reject the load if a file is bad, and name the first bad files.
 
         Raises:
             InvalidRequest: there are bad files.
@@ -90,7 +91,7 @@ class ValidatedFiles:
 
 @dataclass(slots=True)
 class _Found:
-    """What a look into one file found: its columns and its rows, as far as it says."""
+    """Columns and row count of one checked file, as far as the file states them."""
 
     columns: pa.Schema
     partition: Partition
@@ -99,14 +100,14 @@ class _Found:
 
 
 class BadContent(Exception):  # noqa: N818
-    """A file cannot be loaded; the text says why."""
+    """A file cannot be loaded; the text is the reason."""
 
 
-# ---- looking into files --------------------------------------------------------------------------------------------
+# ---- checks of files -----------------------------------------------------------------------------------------------
 
 
 def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
-    """Look into every file; what is wrong with one does not keep the others from their turn."""
+    """Check every file. A bad file does not stop the checks of the others."""
     look: dict[Format, Callable[[Path, pa.Schema, str], _Found]] = {
         Format.PARQUET: _look_parquet,
         Format.CSV: partial(_look_csv, form=form),
@@ -174,7 +175,10 @@ def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
 
 
 def _has_old_dates(footer: pq.FileMetaData) -> bool:
-    """True if Spark reads dates and times of the file by a calendar that nobody else knows of: Spark before 3 wrote it."""
+    """True if Spark before 3 wrote the file.
+
+    Spark then reads its dates and times by a calendar that no other reader uses.
+    """
     said = footer.metadata or {}
     if any(key in said for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
         return True
@@ -182,7 +186,7 @@ def _has_old_dates(footer: pq.FileMetaData) -> bool:
 
 
 def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
-    """Read a narrower integer as it was written and widen it after."""
+    """Read a narrower integer in its stored type and widen it afterwards."""
     wanted = schema.field(field.name)
     return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
 
@@ -201,7 +205,7 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
     """Return the fields of a CSV file's first line.
 
     Raises:
-        BadContent: there is none, or it cannot be read.
+        BadContent: there is no first line, or it cannot be read.
     """
     try:
         with open_text(file) as handle:
@@ -226,7 +230,7 @@ def _look_json(file: Path, schema: pa.Schema, dataset: str) -> _Found:
 
 
 def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
-    """Names and values of JSON are looked at row by row, by the tasks; here only what concerns the whole file."""
+    """Check a JSON file as a whole. Spark's tasks check names and values row by row."""
     partition = partition_of(file)
     try:
         with open_text(file) as handle:
@@ -240,7 +244,7 @@ def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
 
 
 def _apart(names: Sequence[str], partition: Partition) -> list[str]:
-    """Return the columns of a file and of its folders, which must not share one."""
+    """Return the columns of a file and of its folders, which must not share a column."""
     twice = [name for name in partition.names if name in names]
     if twice:
         raise BadContent(f"has column {', '.join(map(repr, twice))}, which its folder names too")
@@ -253,7 +257,7 @@ def _refuse(reason: str | None) -> None:
 
 
 def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> None:
-    """Refuse what folders say if it is no value of its column."""
+    """Reject a folder value that is not a valid value of its column."""
     for name, text in partition.values:
         field = schema.field(name)  # the names are known by now
         value = partition_value(text)
@@ -281,7 +285,7 @@ def _is_value(text: str, kind: pa.DataType) -> bool:
 
 
 def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, schema: pa.Schema) -> "DataFrame":
-    """Return the rows of the good files with the dataset's columns and the marks; Spark is asked for only now."""
+    """Return the rows of the good files with the dataset's columns and the marks. Spark starts only here."""
     roots: dict[Path, list[str]] = {}
     for file in checked.files:
         roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(_literal(file))
@@ -293,7 +297,7 @@ def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, sch
 
 
 def _literal(file: Path) -> str:
-    """Return a path that Spark takes for this one file: what it would take for a pattern is escaped."""
+    """Return a path that Spark reads as this one file: pattern characters are escaped."""
     return "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
 
 
@@ -353,7 +357,7 @@ def _texts(
     *more: "Column",
     whole: bool = False,
 ) -> "DataFrame":
-    """Return the lines of the files as bytes, or each file whole, with the file and what its folders say."""
+    """Return the lines of the files as bytes, or each file whole, with the file and the values of its folders."""
     from pyspark.sql import functions as F
 
     return (
@@ -370,7 +374,7 @@ def _texts(
 
 
 def _rules(checked: ValidatedFiles) -> dict[str, str]:
-    """Return what a refusal says of a value, by column."""
+    """Return the rule for values of each column, for error messages."""
     form = checked.form
     formats = {"date_format": form.date_format, "timestamp_format": form.timestamp_format}
     return {
@@ -380,14 +384,14 @@ def _rules(checked: ValidatedFiles) -> dict[str, str]:
 
 
 def _parsed(texts: "DataFrame", work: Work, checked: ValidatedFiles) -> "DataFrame":
-    """Return the rows that tasks make of texts."""
+    """Return the rows that Spark's tasks parse from texts."""
     send_by_value()
     columns = json_rows.output(checked.columns, checked.partition_names)
     return texts.mapInArrow(work, spark_schema(columns))
 
 
 def _decoded(frame: "DataFrame", checked: ValidatedFiles) -> "DataFrame":
-    """Give columns of folders the values that are meant: Spark unescapes byte by byte, which is not what UTF-8 needs."""
+    """Decode the values of folder columns, because Spark unescapes byte by byte, which is wrong for UTF-8."""
     from pyspark.sql import functions as F
 
     for number, name in enumerate(checked.partition_names):

@@ -1,12 +1,13 @@
-"""From what a user names to a load: which files are new, which are good, and what happens to the others.
+"""Loads files or a database table: selects new files, checks them, and quarantines bad ones.
 
 Flow of `take_files`:
 
-1. find the files; hash them and leave out those that were loaded before (unless told to load `again`);
-2. look into each; bad ones refuse the load together, or are copied into the quarantine;
+1. find the files and hash them; leave out files that were loaded before (default; `again` loads them too);
+2. check each file; bad files reject the whole load, or are copied into the quarantine;
 3. the rest becomes one frame, which the loader writes and commits together with the files' hashes.
 
-If another process loads one of the files meanwhile, the loader commits nothing, and it all starts again with what is left.
+If another process loads one of the files meanwhile, the loader commits nothing. Then the flow restarts with the
+files that are left.
 """
 
 import contextlib
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES: Final = 5
-"""Each further try means that another process has loaded some of the same files; there are fewer of them each time."""
+"""Tries of one load. A further try means that another process loaded some of the files, so fewer are left each time."""
 TEXT_RATIO: Final = 4
-"""How much smaller rows are as compressed Parquet than as text, for choosing the number of files."""
+"""Ratio of text size to compressed Parquet size of the same rows. It sets the number of output files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRequest:
-    """What a user asks for: files, and how to take them."""
+    """The arguments of one load of files."""
 
     paths: tuple[str | Path, ...]
     format_name: str | None = None
@@ -52,24 +53,25 @@ class IngestRequest:
     quarantine: str | Path | None = None
     reload: bool = False
     form: CsvForm | None = None
-    """How CSV files are written; None if the caller says nothing about it."""
+    """The form of the CSV files; None if the caller gives no CSV option."""
 
 
 class FileIngest:
-    """Takes files into one dataset."""
+    """Loads files into one dataset."""
 
     def __init__(self, store: Store, loader: Loader, spark: "Callable[[], SparkSession]") -> None:
-        """Use the dataset's loader; Spark is asked for when every file was checked."""
+        """Use the dataset's loader. Spark starts after every file was checked."""
         self._store = store
         self._loader = loader
         self._spark = spark
 
     def take_files(self, wanted: IngestRequest) -> LoadReport:
-        """Load what is new.
+        """Load the new files.
 
         Raises:
             NotFound: nothing is at a path.
-            InvalidRequest: files or rows are bad and there is no quarantine, or nothing good is left. Nothing is loaded.
+            InvalidRequest: files or rows are bad and there is no quarantine, or no good file is left. Nothing is
+                loaded.
         """
         source = find_source(wanted.paths, format_name=wanted.format_name)
         if wanted.form is not None and source.format is not Format.CSV:
@@ -86,7 +88,7 @@ class FileIngest:
         raise Unavailable(f"Dataset {self._store.name}: others keep loading the same files. Try again.")
 
     def quarantine(self, folder: str | Path | None, *, sources: Sequence[str | Path] = ()) -> Quarantine | None:
-        """Choose the folder for what is put aside, if one was asked for."""
+        """Choose the quarantine folder, if the caller requests one."""
         return Quarantine.below(folder, self._store, sources) if folder is not None else None
 
     def _take(self, source: Source, wanted: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
@@ -110,7 +112,7 @@ class FileIngest:
         )
 
     def take_jdbc(self, source: JdbcSource, *, order_by: tuple[str, ...], quarantine: str | Path | None) -> LoadReport:
-        """Load what a database answers.
+        """Load the rows of a database table or query.
 
         Raises:
             InvalidRequest: the columns or rows do not fit, or the database refuses. Nothing is loaded.
@@ -120,7 +122,7 @@ class FileIngest:
         check_order(self._store, order_by)
         aside = self.quarantine(quarantine)
         if source.is_postgres:
-            with contextlib.suppress(Unavailable):  # a session that has the driver needs none of ours
+            with contextlib.suppress(Unavailable):  # a session that has the driver does not need ours
                 fetch_driver(self._store.settings)
         name = str(self._store.name)
         spark = self._spark()
@@ -178,7 +180,7 @@ class FileIngest:
 
 
 def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
-    """Load a frame that is costly to compute, or might say something else the next time: Spark keeps it on its disks."""
+    """Load a frame that is costly to compute, or may differ when computed again: Spark caches it on its disks."""
     kept = kept_on_disk(load.frame)
     try:
         return loader.load(replace(load, frame=kept))
@@ -187,7 +189,7 @@ def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
 
 
 def _twins(hashes: dict[Path, str]) -> list[Path]:
-    """Return the files whose bytes another one, earlier in the list, has too: one of them is enough."""
+    """Return the files with the same bytes as an earlier file of the list. One of them is enough."""
     seen: set[str] = set()
     twins = []
     for file, digest in hashes.items():
@@ -198,7 +200,7 @@ def _twins(hashes: dict[Path, str]) -> list[Path]:
 
 
 def _rows_bytes(checked: ValidatedFiles) -> int:
-    """Return about how many bytes the rows will take."""
+    """Return the estimated size of the rows in bytes."""
     return sum(
         file.stat().st_size // (TEXT_RATIO if checked.format.is_text and not is_compressed(file) else 1)
         for file in checked.files

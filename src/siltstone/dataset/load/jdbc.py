@@ -1,8 +1,8 @@
-"""Tables and queries of a database as frames, read by Spark over JDBC; PostgreSQL's driver comes with us (see `jars`).
+"""Reads tables and queries of a database over JDBC as Spark frames. Siltstone ships PostgreSQL's driver (see `jars`).
 
-A password is an option of the read and nothing else: it is not shown, not logged, and taken out of whatever an error says.
-Parallel reads of one table are several statements, each with a snapshot of its own: a table that is written meanwhile may be
-read in part before and in part after.
+A password is an option of the read only. It is not shown or logged, and is removed from every error text.
+Parallel reads of one table are several statements, each with its own snapshot. Of a table that is written meanwhile,
+some parts may be read before the write and some after it.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 POSTGRES_SCHEME: Final = "jdbc:postgresql:"
 POSTGRES_DRIVER: Final = "org.postgresql.Driver"
 FETCH_ROWS: Final = 10_000
-"""So many rows cross the network at a time; PostgreSQL's driver would fetch a whole table at once."""
+"""Rows per network fetch. PostgreSQL's driver would otherwise fetch the whole table at once."""
 PARTITIONS: Final = 8
 MAX_PARTITIONS: Final = 1_000
-"""Each partition is a connection of its own, as many at a time as Spark has cores."""
+"""Largest number of partitions. Each is a connection of its own; as many are open at a time as Spark has cores."""
 _STACK: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
 _DATABASE: Final = re.compile(r"(?:org\.postgresql|java\.sql)[\w.]*Exception: (.+)")
 _NO_DRIVER: Final = ("ClassNotFoundException", "No suitable driver")
@@ -33,7 +33,7 @@ _UNREACHABLE: Final = ("refused", "timed out", "UnknownHost", "could not be reso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JdbcSource:
-    """What to read from a database: a table or a query, and by which column in parallel."""
+    """The table or query to read from a database, and the column for parallel reads."""
 
     url: str
     table: str | None = None
@@ -46,10 +46,10 @@ class JdbcSource:
     partitions: int | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be read, before Spark starts.
+        """Validate the source before Spark starts.
 
         Raises:
-            InvalidRequest: the address is none or carries a password, or the options contradict each other.
+            InvalidRequest: the address is not valid or carries a password, or the options contradict each other.
         """
         if not self.url.startswith("jdbc:"):
             raise InvalidRequest("A database's address starts with jdbc:, like jdbc:postgresql://host:5432/name.")
@@ -66,12 +66,12 @@ class JdbcSource:
 
     @property
     def is_postgres(self) -> bool:
-        """True if it is ours to provide the driver."""
+        """True if the database is PostgreSQL, whose driver Siltstone provides."""
         return self.url.startswith(POSTGRES_SCHEME)
 
     @property
     def shown(self) -> str:
-        """What is read, for people: the table and the address without its parameters."""
+        """The source for messages: the table, and the address without its parameters."""
         return f"{self.table or 'a query'} at {self.url.partition('?')[0]}"
 
     @property
@@ -79,7 +79,10 @@ class JdbcSource:
         return self.table if self.table is not None else f"({self.query}) AS silt_source"
 
     def frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the rows as Spark has them; only the columns are asked for yet, and the bounds if they were not given."""
+        """Return the rows as a Spark frame.
+
+        Only the columns are queried here, and the bounds if they were not given.
+        """
         options = self._options() | {"dbtable": self._from}
         if self.partition_column is not None:
             low, high = (self.lower, self.upper) if self.lower is not None else self._bounds(spark)
@@ -100,7 +103,7 @@ class JdbcSource:
         return options | {name: value for name, value in given.items() if value is not None}
 
     def _bounds(self, spark: "SparkSession") -> tuple[Any, Any]:
-        """Ask the database for the smallest and the largest value of the partition column."""
+        """Query the smallest and the largest value of the partition column."""
         quoted = '"' + str(self.partition_column).replace('"', '""') + '"'
         query = f"SELECT min({quoted}) AS low, max({quoted}) AS high FROM {self._from}"  # noqa: S608  # the user's own words
         found = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
@@ -108,9 +111,9 @@ class JdbcSource:
 
     @contextlib.contextmanager
     def told(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
-        """Turn what fails inside into an error that a person can use, without the password.
+        """Convert errors inside the block to readable ones without the password.
 
-        Spark keeps what the database said in the causes of its own error, which it shows only if it is told to.
+        Spark reports the database's message only in the causes of its own error, and shows causes only with a setting.
 
         Raises:
             Unavailable: the database is out of reach, or Spark has no driver for it.
@@ -125,7 +128,7 @@ class JdbcSource:
                 raise
             raise named_error(error.kind, self._hidden(str(error)), reason=error.reason) from None
         except spark_errors() as error:
-            raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold what was passed
+            raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold the password
         finally:
             spark.conf.set(_STACK, shown or "false")
 

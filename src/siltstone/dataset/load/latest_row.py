@@ -1,6 +1,6 @@
-"""Which of several rows with one key is written: the last by columns that the caller names, or none.
+"""Chooses which of several rows with one key is written: the last by the columns that the caller names.
 
-Rows that agree in the key and in those columns, and differ elsewhere, are left side by side: the loader counts and refuses them.
+Rows that agree in the key and in those columns, and differ elsewhere, all stay. The loader counts and rejects them.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _CONTENT: Final = "_content"
 
 
 def check_order(store: Store, order_by: Sequence[str]) -> None:
-    """Refuse to order rows by a column that does not exist or has no order.
+    """Validate the columns that order rows.
 
     Raises:
-        InvalidRequest: the message names the column.
+        InvalidRequest: a column does not exist or has no order; the message names it.
     """
     for name in order_by:
         if name not in store.schema.names:
@@ -38,7 +38,7 @@ def check_order(store: Store, order_by: Sequence[str]) -> None:
 def last_frame(frame: "DataFrame", store: Store, order_by: Sequence[str], *, bad: "Column") -> "DataFrame":
     """Return the last row of each key by `order_by`; null comes first. Of equal rows one is returned.
 
-    Bad rows are all returned: they are counted, whichever key they have.
+    All bad rows are returned, because they are counted whatever their key is.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -54,9 +54,10 @@ def last_frame(frame: "DataFrame", store: Store, order_by: Sequence[str], *, bad
 
 
 def _content(schema: pa.Schema) -> "Column":
-    """Return a number that is the same for equal rows, and another one where a null stands in another place.
+    """Return a hash that is the same for equal rows and differs if a null is in another column.
 
-    Spark's hash skips nulls and has no maps. So each flat column is hashed with whether it is null, a nested one as JSON.
+    Spark's hash skips nulls and does not support maps. So each flat column is hashed with its null flag, a nested one
+    as JSON.
     """
     from pyspark.sql import functions as F
 
@@ -76,5 +77,5 @@ def _content(schema: pa.Schema) -> "Column":
 
 
 def last_last(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
-    """Return rows sorted by columns, null first, so that the last of each key is the one that wins. Equal ones stay in order."""
+    """Sort rows by columns, null first, so that the last row of each key wins. Equal rows stay in order."""
     return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending", "at_start") for name in order_by]))

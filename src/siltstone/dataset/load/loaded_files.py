@@ -1,10 +1,12 @@
-"""Which files were loaded before: by the SHA-256 of their bytes, remembered in the same commit that loads their rows.
+"""Records of loaded files: the SHA-256 of their bytes, recorded in the same commit that loads their rows.
 
-A loaded file has a mark ``loaded/<sha256>`` on `changes` or, of a first load, on `base` (`idempotency_marks`). Both
-tables are looked up before a load, and `changes` again
-inside the commit, so of two processes that load one file at the same time one becomes a no-op. One window of milliseconds
-stays for keyed datasets: a first load and a load as changes that commit at the same moment do not see each other, and the rows
-are there twice over: once in base, and the same again as a batch. They say the same. Of a log, see `Loader._close_base`.
+A loaded file has a mark ``loaded/<sha256>`` on `changes`, or on `base` after a first load (`idempotency_marks`). Both
+tables are looked up before a load, and `changes` again inside the commit. So if two processes load one file at the
+same time, one load becomes a no-op.
+
+One window of milliseconds remains for keyed datasets. A first load and a load as changes that commit at the same moment
+do not see each other. Their rows are then stored twice, once in base and again as a batch, with the same values.
+For logs see `Loader._close_base`.
 """
 
 import hashlib
@@ -19,7 +21,10 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.columns import APP_LOADED
 
 MAX_REMEMBERED_FILES: Final = 10_000
-"""A load of more files is neither looked up nor remembered: each file is an action in the log until it is forgotten."""
+"""Largest number of files that a load looks up and records.
+
+Each is an action in the log until its mark is forgotten.
+"""
 HASHING_THREADS: Final = 4
 
 
@@ -42,11 +47,11 @@ def _hash(file: Path) -> str:
 
 
 def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
-    """Return those files whose bytes were loaded into the dataset before."""
+    """Return the files whose bytes were loaded into the dataset before."""
     known = loaded_marks(store.changes) | loaded_marks(store.base)
     return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in known}
 
 
 def apps_of(hashes: Mapping[Path, str]) -> frozenset[str]:
-    """Return the transactions that remember these files."""
+    """Return the app transactions that record these files."""
     return frozenset(APP_LOADED + digest for digest in hashes.values())

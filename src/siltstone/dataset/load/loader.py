@@ -3,14 +3,16 @@
 Flow:
 
 1. the source becomes a frame with the dataset's columns; duplicates are resolved by `order_by` or counted;
-2. Spark writes it, counting rows, null keys, oversized keys and duplicates on the way, into files no log names;
-3. bad counts refuse the load with examples, and the files are removed; with a quarantine, bad rows are left out and written
-   there instead, but for repeated keys, of which nobody can say which one is bad;
-4. first load: one commit on base that depends on "siltstone.fold", so only one can win; the files are sorted by key, those of
-   a log divided into its groups (`partition_groups`). A loser, and a load into a dataset that has rows, becomes one change batch.
+2. Spark writes it into files that no log names, and counts rows, null keys, oversized keys and duplicates;
+3. bad counts reject the load with examples, and the files are removed. With a quarantine, bad rows are written there
+   instead. Repeated keys always reject the load, because it is unknown which of the rows is bad;
+4. first load: one commit on base that depends on "siltstone.fold", so only one load can win. Its files are sorted by
+   key, those of a log divided into groups (`partition_groups`). A load that loses, or that finds rows in the dataset,
+   becomes one change batch.
 
-A log keeps all rows, so a file must not be loaded both straight to base and as changes. Whoever loads files as changes first says
-so on base ("siltstone.loads") and then looks whether base has them; a first load is refused on top of such a commit.
+A log keeps all rows, so a file must not be loaded both straight to base and as changes. A load as changes first
+records that on base ("siltstone.loads") and then checks whether base has the files. A first load is refused on top
+of such a commit.
 
 A crash before the commit leaves files of a dead owner for the sweep; after it the load is complete.
 """
@@ -95,7 +97,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """Who wants rows gone, and why."""
+    """The actor and the reason of tombstones."""
 
     actor: str | None = None
     reason: str | None = None
@@ -103,10 +105,10 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """One load: the frame with the dataset's columns and marks (see `file_formats`), and its size as far as it is known.
+    """One load: the frame with the dataset's columns and marks (see `file_formats`), and its size if known.
 
-    `loaded` are the transactions that remember the files it comes from. Tombstones need the key alone. `files` are set if the
-    frame's rows are nothing but the rows of these.
+    `loaded` are the app transactions that record the source files. Tombstones need the key alone. `files` are set if
+    the frame holds exactly the rows of these files.
     """
 
     frame: "DataFrame"
@@ -120,26 +122,29 @@ class LoadRequest:
     encoding: str = "utf-8"
     """The encoding of the files, for messages about their lines."""
     check_source: Callable[[], None] = lambda: None
-    """Called right before the commit; raises if what was read is no longer what was looked at."""
+    """Called right before the commit; raises if the source changed since it was checked."""
 
 
 class LoadedMeanwhile(Exception):  # noqa: N818
-    """Another process has loaded some of the same files; nothing was committed. Look again which are left."""
+    """Another process has loaded some of the same files; nothing was committed.
+
+    Select the files that are left again.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """What Spark has staged, and how many rows were put aside."""
+    """The files that Spark staged, and the number of quarantined rows."""
 
     files: tuple[DataFile, ...]
     aside: int = 0
     lost: int = 0
-    """Rows that another one of the load is a duplicate of, and that base of a log therefore does not get."""
+    """Number of duplicate rows of the load that are not written to base of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteStrategy:
-    """How rows that are good become files of a folder, and the files as they were verified."""
+    """How to write good rows to files of a folder, and how to verify these files."""
 
     write: "Callable[[DataFrame], None]"
     verified: Callable[[], tuple[DataFile, ...]]
@@ -147,7 +152,7 @@ class _WriteStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoadOutcome:
-    """What was committed."""
+    """Result of a committed load."""
 
     written: _Written
     sequence: int
@@ -158,7 +163,7 @@ class Loader:
     """Loads frames into one dataset."""
 
     def __init__(self, store: Store, writer: ChangeWriter) -> None:
-        """Load through the dataset's writer and its presence."""
+        """Load through the dataset's writer and its liveness lock."""
         self._store = store
         self._writer = writer
 
@@ -200,13 +205,13 @@ class Loader:
     def write_frame(
         self, frame: "DataFrame", *, producer: str | None, sequence: int | None, order_by: tuple[str, ...] = ()
     ) -> Ack:
-        """Write a user's frame as one change batch. A log keeps all rows; repeated keys need an order, or are refused.
+        """Write a user's frame as one change batch. A log keeps all rows. Repeated keys need an order, or are rejected.
 
         A crash before the commit leaves files of a dead owner for the sweep.
         """
         sequence = check_producer(producer, sequence)
         check_order(self._store, order_by)
-        kept = kept_on_disk(frame)  # it is read more than once, and might have other rows the next time
+        kept = kept_on_disk(frame)  # it is read more than once, and may have other rows the next time
         try:
             with self._store.presence() as owner:
                 written, folder = self._write_changes(LoadRequest(frame=kept, order_by=order_by), owner)
@@ -228,7 +233,7 @@ class Loader:
         producer: str | None,
         sequence: int | None,
     ) -> Ack:
-        """Write a tombstone for each key of a frame, as one change batch; no keys are no batch.
+        """Write a tombstone for each key of a frame, as one change batch. Without keys no batch is written.
 
         The keys are those of the snapshot at sequence `planned_at`.
 
@@ -267,7 +272,7 @@ class Loader:
             def build(parent: ParentVersion) -> Commit:
                 if parent.transaction(APP_LOADS):
                     raise Conflict(f"Dataset {store.name}: files are loaded as changes now.")
-                # Rows appear without a sequence, so followers are told by the content version.
+                # Rows appear without a sequence, so the content version notifies followers.
                 return Commit(
                     kind=CommitKind.FIRST_LOAD,
                     plan_version=snapshot.base.version,
@@ -291,7 +296,7 @@ class Loader:
             return _LoadOutcome(written=written, sequence=snapshot.watermark, is_first=True)
 
     def _as_loser(self, load: LoadRequest, written: _Written, folder: str) -> _LoadOutcome:
-        """Another load or fold was first: what was written becomes a change batch."""
+        """Commit the written files as a change batch, because another load or fold was first."""
         store = self._store
         self._refuse_loaded(load, store.base, folder)
         staged = load.frame.sparkSession.read.parquet(str(store.base.path / folder))
@@ -303,7 +308,7 @@ class Loader:
         return replace(done, written=replace(done.written, aside=written.aside, lost=written.lost))
 
     def _refuse_loaded(self, load: LoadRequest, table: Table, folder: str) -> None:
-        """Stop if another process has loaded one of the files since they were looked up, or if they are others by now."""
+        """Stop if another process has loaded one of the files since the lookup, or if the files have changed."""
         store = self._store
         try:
             load.check_source()
@@ -330,9 +335,10 @@ class Loader:
         return _LoadOutcome(written=written, sequence=ack.sequence or 0)
 
     def _close_base(self, load: LoadRequest) -> None:
-        """Before files are loaded into a log as changes: see that no first load can commit any more that we would not see.
+        """Close base of a log to first loads, before files are loaded as changes.
 
-        A crash afterwards leaves a log whose loads all become change batches.
+        A first load that commits later would not be seen here. A crash afterwards leaves a log whose loads all become
+        change batches.
         """
         store = self._store
         if not store.spec.is_log or not load.loaded or store.base.pin(APP_LOADS).transactions.get(APP_LOADS):
@@ -374,10 +380,10 @@ class Loader:
             )
         )
 
-    # ---- writing and judging -------------------------------------------------------------------------------------
+    # ---- writing and validation ----------------------------------------------------------------------------------
 
     def _write_sorted(self, load: LoadRequest, table: Table, folder: str, *, batch_id: str | None = None) -> _Written:
-        """Write the rows sorted by key, and refuse repeated ones; with `batch_id` as rows of a change batch."""
+        """Write the rows sorted by key, and reject repeated keys; with `batch_id` as rows of a change batch."""
         written = self._arranged(load, table, folder, batch_id=batch_id)
         if written is not None:
             return written
@@ -387,7 +393,7 @@ class Loader:
         return self._write(frame, load, table, folder)
 
     def _arranged(self, load: LoadRequest, table: Table, folder: str, *, batch_id: str | None) -> _Written | None:
-        """Sort a large load in the quick way; None if that is not possible, or the rows are not all good."""
+        """Sort a large load with Arrow (`sorted_write`); None if that is not possible, or a row is bad."""
         store = self._store
         if load.quarantine is not None or (load.size is not None and load.size.files(store) == 1):
             return None
@@ -425,12 +431,12 @@ class Loader:
         return FrameRows(frame=frame, bad=bad)
 
     def _layout(self, table: Table) -> tuple[pa.Schema, Sequence[str]]:
-        """Return the columns of a table's files, and those with statistics in the log."""
+        """Return the columns of a table's files, and the columns with statistics in the log."""
         store = self._store
         return (store.base_schema, store.stats) if table is store.base else (store.change_schema, [])
 
     def _write_groups(self, load: LoadRequest, folder: str, *, batch_id: str) -> _Written:
-        """Write the rows as base of a log has them: in files of one group each, sorted, without duplicates."""
+        """Write the rows in the form of a log's base: in files of one group each, sorted, without duplicates."""
         store = self._store
         spark = load.frame.sparkSession
         rows = _as_base_rows(load, store, batch_id=batch_id)
@@ -453,7 +459,7 @@ class Loader:
         )
 
     def _write(self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str) -> _Written:
-        """Write the frame into the folder, and verify what lies there."""
+        """Write the frame into the folder, and verify the files."""
         schema, stats = self._layout(table)
         way = _WriteStrategy(
             write=lambda good: write_frame(good, table.path, folder, schema=schema, key=self._store.spec.found_by),
@@ -464,7 +470,10 @@ class Loader:
     def _write_with(
         self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, way: "_WriteStrategy"
     ) -> _Written:
-        """Write the frame, and refuse it for what was counted while it passed; what was written must be what was counted."""
+        """Write the frame, and reject it for bad rows counted during the write.
+
+        Written rows must equal counted rows.
+        """
         try:
             seen = self._watched(frame, load, table, folder, way.write)
             self._refuse_bad(seen, load)
@@ -479,7 +488,7 @@ class Loader:
     def _watched(
         self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, write: "Callable[[DataFrame], None]"
     ) -> dict[str, int]:
-        """Let Spark write the good rows, and return what was counted on the way."""
+        """Write the good rows with Spark, and return the counts taken during the write."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -502,7 +511,7 @@ class Loader:
             discard(table.path, folder)
             table.check_there()
             if keys_only and is_missing_file(error):
-                raise  # the keys are of a snapshot whose files are gone by now: take a new one
+                raise  # files of the keys' snapshot are gone by now: take a new snapshot
             if is_away(error):
                 raise away(error) from error
             raise InvalidRequest(
@@ -510,7 +519,7 @@ class Loader:
             ) from error
 
     def _put_aside(self, load: LoadRequest, written: _Written, table: Table, folder: str) -> None:
-        """Write the bad rows into the quarantine, and make all that lies there durable: before the commit."""
+        """Write the bad rows into the quarantine, and sync the quarantine before the commit."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -580,7 +589,7 @@ class Loader:
 
 
 def _resolved(load: LoadRequest, store: Store) -> "DataFrame":
-    """Leave out the marks that only people need, and all but the last row of each key by `order_by`, if that is given."""
+    """Drop the marks that only messages need. With `order_by`, keep only the last row of each key."""
     frame = load.frame.drop(TEXT, FILE)
     if not load.order_by:
         return frame
@@ -588,7 +597,7 @@ def _resolved(load: LoadRequest, store: Store) -> "DataFrame":
 
 
 def _counted(load: LoadRequest, store: Store) -> "DataFrame":
-    """Sort by key, and count each key's copies on the way: of good rows, if bad ones are left out.
+    """Sort by key, and count the copies of each key. With a quarantine only good rows are counted.
 
     Rows of one key meet in one range partition, already sorted, so the count needs no further shuffle.
     """
@@ -602,9 +611,9 @@ def _counted(load: LoadRequest, store: Store) -> "DataFrame":
 
 
 def _as_base_rows(load: LoadRequest, store: Store, *, batch_id: str) -> "DataFrame":
-    """Add the columns of a log's base, what stands for a row's group, and its place among its duplicates, if these are left out.
+    """Add the columns of a log's base and a group hash. If the log has `dedup_by`, add the rank among duplicates.
 
-    The first and the last of duplicates are those that a change batch of this frame would have. Bad rows take no part.
+    First and last of duplicates are the same rows as in a change batch of this frame. Bad rows are ranked separately.
     """
     from pyspark.sql import functions as F
 
@@ -625,7 +634,7 @@ def _now(store: Store) -> "Column":
 def _as_change_rows(
     frame: "DataFrame", store: Store, *, batch_id: str, tombstone: Tombstone | None = None
 ) -> "DataFrame":
-    """Add our columns; the position is unique across the batch's files and follows the frame's order."""
+    """Add the system columns. The position is unique across the batch's files and follows the frame's order."""
     from pyspark.sql import functions as F
 
     if tombstone is not None:

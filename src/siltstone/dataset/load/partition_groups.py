@@ -1,8 +1,8 @@
-"""Groups of a log's rows: a period and values of the user's partition columns. The rows of one group may share a file of base.
+"""Groups of a log's rows: a period and values of the user's partition columns. Rows of one group may share a base file.
 
-Folds and first loads divide rows in the same way. Each row gets something that stands for its group, Spark writes one folder for
-each of those, sorted inside files of the target size, and the files are then moved out of these folders. What stands for a group
-is a number or a hash: no value of a user becomes a part of a path, nothing has to be escaped, and null is a value like any other.
+Folds and first loads divide rows in the same way. Each row gets an id of its group. Spark writes one folder for each
+id, sorted, in files of the target size. The files are then moved out of these folders. A group id is a number or a
+hash. So no value of a user becomes a part of a path, no value has to be escaped, and null is a value like any other.
 """
 
 import shutil
@@ -27,16 +27,16 @@ GROUP: Final = "_group"
 _NAME: Final = "_name"
 HOUR_MICROS: Final = 3_600_000_000
 MIN_FILE_ROWS: Final = 1000
-"""However wide its rows look, a file is not cut below this many: small files cost more than large ones."""
+"""Smallest number of rows of a file, however wide its rows are, because small files cost more than large ones."""
 GROUP_TASKS: Final = 8
-"""What is less than a file's size is divided by groups, so that several tasks open the files that it takes."""
+"""Number of tasks that write less than one file's size, divided by groups, so that they open files in parallel."""
 
 Group = tuple[str | None, ...]
-"""A period and the text of each partition value, as the log says them."""
+"""A period and the text of each partition value, as in the Delta log."""
 
 
 def group_columns(store: Store) -> list[str]:
-    """Return the names of what makes a group."""
+    """Return the names of the columns of a group."""
     return [PERIOD, *store.spec.partition_by]
 
 
@@ -49,7 +49,10 @@ def group_of(file: DataFile, store: Store) -> Group:
 
 
 def period_column(field: pa.Field) -> "Column":
-    """Return the period of a row: its hour in UTC, or its day if the time is a date. The session's zone plays no part."""
+    """Return the period of a row: its hour in UTC, or its day if the time is a date.
+
+    The session's time zone is ignored.
+    """
     from pyspark.sql import functions as F
 
     column = F.col(f"`{field.name}`")
@@ -63,7 +66,7 @@ def period_column(field: pa.Field) -> "Column":
 
 
 def _whole(number: "Column", unit: int) -> "Column":
-    """Return how many whole units are in a number, rounded down below zero, too, and exactly."""
+    """Return the number of whole units in a number: exact, and rounded down below zero, too."""
     from pyspark.sql import functions as F
 
     return F.call_function("div", number - F.pmod(number, F.lit(unit)), F.lit(unit))
@@ -83,13 +86,13 @@ def group_texts(store: Store) -> "list[Column]":
 
 
 def group_hash(store: Store) -> "Column":
-    """Return a number that stands for the group of rows with a period, where groups are not known before they are written.
+    """Return a hash of the group of rows with a period. It is used where groups are not known before the write.
 
-    Of 20,000 groups two have the same number once in 10^11 times; `written_groups` would see it.
+    Of 20,000 groups two have the same hash once in 10^11 times; `written_groups` would detect it.
     """
     from pyspark.sql import functions as F
 
-    parts = [part for text in group_texts(store) for part in (text.isNull(), text)]  # a hash alone passes over null
+    parts = [part for text in group_texts(store) for part in (text.isNull(), text)]  # a hash alone skips null
     return F.xxhash64(*parts)
 
 
@@ -97,19 +100,19 @@ def group_hash(store: Store) -> "Column":
 
 
 def file_rows(store: Store, *, rows: int, size_bytes: int) -> int:
-    """Return how many rows make a file of the target size, by what they take now."""
+    """Return the number of rows in a file of the target size, from the current size of the rows."""
     return max(MIN_FILE_ROWS, store.settings.target_file_bytes * rows // max(1, size_bytes))
 
 
 def spread(rows: "DataFrame", store: Store, *, parts: int, tasks: int = GROUP_TASKS) -> "DataFrame":
-    """Bring rows with `GROUP` into so many parts, those of a group together, and in order; what fits one part by groups alone."""
+    """Partition rows by `GROUP` into `parts` sorted parts. What fits one part is divided by groups over `tasks`."""
     order = [GROUP, *store.spec.sort_by]
     divided = rows.repartition(tasks, GROUP) if parts == 1 else rows.repartitionByRange(parts, *order)
     return divided.sortWithinPartitions(*order)
 
 
 def write_groups(rows: "DataFrame", store: Store, folder: str, *, rows_per_file: int) -> None:
-    """Let Spark write rows that were `spread`, those of each group into a folder of its own."""
+    """Write the rows of `spread` with Spark, each group into a folder of its own."""
     options = spark_options(store.base_schema, store.spec.found_by)
     options["maxRecordsPerFile"] = str(rows_per_file)
     target = str(store.base.path / folder)
@@ -119,9 +122,10 @@ def write_groups(rows: "DataFrame", store: Store, folder: str, *, rows_per_file:
 
 
 def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
-    """Move what was written out of the folders of groups, which go; yield each file's path below base, and its `GROUP`.
+    """Move written files out of their group folders and delete these; yield each path below base, and its `GROUP`.
 
-    Spark gives files of different groups one name, and readers go by names: each gets the number of its folder in front.
+    Spark gives files of different groups the same name, and readers identify files by name. So each file name gets the
+    number of its folder as a prefix.
 
     Raises:
         Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
@@ -144,7 +148,7 @@ def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def described(store: Store, relative: str, group: Group) -> DataFile:
-    """Verify a written file, and describe it for the commit."""
+    """Verify a written file, and return its description for the commit."""
     add_checksums(store.base.path / relative)
     return data_file(
         store.base.path,
@@ -156,10 +160,10 @@ def described(store: Store, relative: str, group: Group) -> DataFile:
 
 
 def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) -> Mapping[str, Group]:
-    """Ask the rows of written files to which group they belong; say it by path. Only groups and counts leave Spark.
+    """Return the group of each written file by path, read from its rows. Only groups and counts leave Spark.
 
     Raises:
-        Corruption: a file has rows of two groups, or none that can be read.
+        Corruption: a file has rows of two groups, or no rows that can be read.
     """
     from pyspark.sql import functions as F
 

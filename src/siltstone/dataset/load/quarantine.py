@@ -1,14 +1,14 @@
-"""Where a load puts aside what it cannot take: a folder of its own below the one that was named, for people to look into.
+"""Quarantine: a folder of a load's bad files and rows, below the folder that the caller names.
 
 ::
 
     <folder>/<time>-<id>/
       reasons.ndjson     one line for each bad file: file, reason, at, copy
       files/             copies of the bad files
-      rows/              the bad rows as Parquet: _reason, _file, _text, and the dataset's columns as far as they could be read
+      rows/              the bad rows as Parquet: _reason, _file, _text, and the dataset's columns if readable
 
-Everything is written, and synced if the lake is durable, before the load commits. A crash in between leaves such a folder, and
-no load.
+Everything is written, and synced if the lake is durable, before the load commits. A crash in between leaves such a
+folder, and no load.
 """
 
 import json
@@ -31,7 +31,7 @@ SHORT_ID_CHARS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """The folder of one load; it is made when something has to be put there."""
+    """The quarantine folder of one load. It is created with its first content."""
 
     path: Path
     at: str
@@ -39,10 +39,10 @@ class Quarantine:
 
     @classmethod
     def below(cls, folder: str | Path, store: Store, sources: Sequence[str | Path] = ()) -> "Quarantine":
-        """Choose a new folder below the one that was named.
+        """Choose a new folder below the given one.
 
         Raises:
-            InvalidRequest: it lies inside the lake or inside what is loaded, or is no folder.
+            InvalidRequest: it is inside the lake or inside the load's source, or is not a folder.
         """
         root = Path(folder).expanduser().absolute()
         lake = store.layout.root.resolve()
@@ -61,11 +61,11 @@ class Quarantine:
 
     @property
     def rows(self) -> Path:
-        """Where Spark writes bad rows."""
+        """The folder for Spark's bad rows."""
         return self.path / ROWS
 
     def make(self) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Raises:
             Unavailable: it cannot be written.
@@ -76,7 +76,7 @@ class Quarantine:
             raise self._unwritable(error) from error
 
     def put_files(self, bad: Sequence[BadFile]) -> None:
-        """Copy bad files, and say of each what is wrong.
+        """Copy bad files, and record the reason of each.
 
         Raises:
             Unavailable: the folder cannot be written.
@@ -94,7 +94,7 @@ class Quarantine:
             raise self._unwritable(error) from error
 
     def settle(self) -> None:
-        """Remove Spark's side files, and make what was put aside durable.
+        """Remove Spark's side files, and make the quarantined files durable.
 
         Raises:
             Unavailable: the disk refused.

@@ -1,4 +1,4 @@
-"""What is wrong with rows on Spark, as expressions: counted while a load is written, told in errors, written into quarantine."""
+"""Row checks as Spark expressions: counted while a load is written, reported in errors, written into the quarantine."""
 
 import operator
 import zlib
@@ -27,9 +27,9 @@ EXAMPLES: Final = 3
 EXAMPLE_CHARS: Final = 200
 MATCHED_CHARS: Final = 1_000
 MAX_SEARCHED_BYTES: Final = 1024 * 1024 * 1024
-"""How much of a file is searched for the number of a bad line: some seconds."""
+"""Bytes of a file that are searched for the number of a bad line: some seconds."""
 COPIES: Final = "_copies"
-"""How many rows have the key of this one."""
+"""Column: number of rows with the same key."""
 BAD: Final = {
     "null_keys": "without a key ({key})",
     "null_required": "without a value that must not be null",
@@ -39,16 +39,16 @@ BAD: Final = {
     "bad_map": "with a map that has a key twice",
     "empty_partition": "with empty text in a partition column, which readers take for null",
 }
-"""What is wrong with a row, and how it is told."""
+"""Kinds of bad rows, each with its text for messages."""
 
 
 def told_rows(count: int) -> str:
-    """Begin a sentence about so many rows."""
+    """Return the beginning of a sentence about this number of rows."""
     return f"there {'is 1 row' if count == 1 else f'are {count} rows'}"
 
 
 def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False) -> "dict[str, Column]":
-    """Return what can be wrong with a row, each as a condition that is never null."""
+    """Return the faults that a row can have, each as a condition that is never null."""
     from pyspark.sql import functions as F
 
     none = F.lit(False)  # noqa: FBT003
@@ -60,7 +60,7 @@ def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False
 
 
 def _field_conditions(store: Store, field: pa.Field, *, keys_only: bool = False) -> "dict[str, Column]":
-    """Return what can be wrong with a value of a column, each as a condition that is never null."""
+    """Return the faults that a value of a column can have, each as a condition that is never null."""
     from pyspark.sql import functions as F
 
     none = F.lit(False)  # noqa: FBT003
@@ -81,7 +81,7 @@ def _field_conditions(store: Store, field: pa.Field, *, keys_only: bool = False)
 
 
 def bad_examples(frame: "DataFrame", store: Store, what: str) -> list[str]:
-    """Return a few columns with a bad value of one kind, with their files as far as they are known, for an error message.
+    """Return a few columns with a bad value of one kind, with their files if known, for an error message.
 
     Only times are shown: other bad values are missing, too long, or not text.
     """
@@ -142,7 +142,7 @@ def _bad_map(column: "Column", kind: pa.DataType) -> "Column | None":
 
 
 def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
-    """Return whether a value of a column, however deep inside, is bad; None if none can be."""
+    """Return whether a value is bad at any depth of nesting; None if no value of the type can be bad."""
     from pyspark.sql import functions as F
 
     if pa.types.is_list(kind):
@@ -172,7 +172,7 @@ def _bad_items(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column
 
 
 def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
-    """Return why a row is bad, null if it is good."""
+    """Return why a row is bad; null for a good row."""
     from pyspark.sql import functions as F
 
     found = _conditions(store, columns)
@@ -183,7 +183,7 @@ def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
 
 
 def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
-    """Return the bad rows with the reason, the file and the text they come from, as the quarantine holds them."""
+    """Return the bad rows with reason, file and source text, in the form of the quarantine."""
     from pyspark.sql import functions as F
 
     marks = [F.col(mark) if mark in frame.columns else F.lit(None).cast("string").alias(mark) for mark in (FILE, TEXT)]
@@ -192,9 +192,10 @@ def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
 
 
 def counts_of(store: Store, columns: Sequence[str], *, aside: bool, keys_only: bool = False) -> "list[Column]":
-    """Return what is counted; how many rows are bad in one way or another only if these are put aside: it costs.
+    """Return the expressions to count.
 
-    Of rows that are `keys_only` nothing but the key must be there.
+    The total of bad rows is counted only for a quarantine (`aside`), because it costs time.
+    With `keys_only`, only the key is required.
     """
     from pyspark.sql import functions as F
 
@@ -228,7 +229,7 @@ def duplicate_examples(frame: "DataFrame", key: Sequence[str]) -> list[str]:
 
 
 def unread_examples(frame: "DataFrame", *, encoding: str, reason: str | None = None) -> list[str]:
-    """Return a few rows that could not be read, of one reason or any, with their files and lines, for an error message."""
+    """Return a few rows that could not be read, for one reason or any, with files and lines, for an error message."""
     from pyspark.sql import functions as F
 
     wanted = F.col(UNREAD).isNotNull() if reason is None else F.col(UNREAD) == reason
@@ -244,7 +245,7 @@ def _example(uri: str, reason: str, text: str, *, encoding: str) -> str:
 
 
 def line_of(file: Path, text: str, *, encoding: str) -> int | None:
-    """Return the number of the first line of a file that starts with a text, from 1; None if none of the first lines does.
+    """Return the number of the first line of a file that starts with a text, from 1; None if no searched line does.
 
     Tasks read parts of files and do not know the numbers of their lines.
     """

@@ -1,11 +1,12 @@
-"""The columns of a file: those a Parquet file declares, and those the first rows of a text file suggest.
+"""The columns of a file: declared by a Parquet file, or inferred from the first rows of a text file.
 
-A suggestion is a type that takes every value of its column by the rules of `spark_tasks.values`, so the same rows can be
+An inferred type accepts every value of its column by the rules of `spark_tasks.values`, so the same rows can be
 loaded afterwards:
 
 * JSON: booleans, integers (BIGINT), numbers (DOUBLE), text, lists and objects;
 * text in both formats: dates (DATE), times with a zone (TIMESTAMP), times without one (TIMESTAMP_NTZ);
-* CSV: also ``true`` and ``false``, integers and numbers. Numbers with a leading zero or plus sign stay text: they are codes.
+* CSV: also ``true`` and ``false``, integers and numbers. Numbers with a leading zero or plus sign stay text: they are
+  codes.
 """
 
 import csv
@@ -25,9 +26,9 @@ from siltstone.spark_tasks.csv_rows import PLAIN
 from siltstone.spark_tasks.values import MISFITS, read_json, reader, shown, text_reader
 
 SAMPLE_BYTES: Final = 4 * 1024 * 1024
-"""The part of a text file that is read for its columns."""
+"""Bytes of a text file that are read to infer its columns."""
 MAX_ARRAY_BYTES: Final = 16 * 1024 * 1024
-"""A JSON array is read whole."""
+"""Largest JSON array in bytes, because it is read whole."""
 _PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _ZONED, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _CSV_KINDS: Final = (pa.bool_(), pa.int64(), pa.float64())
@@ -68,7 +69,7 @@ def columns_of(file: Path) -> pa.Schema:
 
     Raises:
         NotFound: there is no such file.
-        InvalidRequest: it is of another format, cannot be read, or a column has values of several types.
+        InvalidRequest: the format is not supported, the file cannot be read, or a column has values of several types.
     """
     if not file.is_file():
         raise NotFound(f"There is no file {file}.")
@@ -112,7 +113,7 @@ def _csv_columns(file: Path) -> pa.Schema:
             "its first line has no comma. Name the columns (--schema), then load it with silt ingest and its --delimiter"
         )
     lines = [line.decode() for line in _sample(file).splitlines()[1:]]
-    rows = [fields for fields in PLAIN.fields(lines) if len(fields) == len(names)]  # the load names the others
+    rows = [fields for fields in PLAIN.fields(lines) if len(fields) == len(names)]  # the load reports the other rows
     return pa.schema([(name, _csv_kind([row[n] for row in rows if row[n]])) for n, name in enumerate(names)])
 
 

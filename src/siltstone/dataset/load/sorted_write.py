@@ -1,12 +1,15 @@
-"""Rows of a load brought into the order of their keys and into files of the target size.
+"""Sorts the rows of a load by key and writes them to files of the target size.
 
-Large loads are sorted by Arrow inside Spark's tasks, in three steps: a sample of the keys gives ranges of about as many rows;
-each task spreads its rows over the ranges into a file of its own (a *run*, see `spark_tasks.sort`); then each task gathers some
-ranges from all runs, sorts them one by one and writes one Parquet file. Tasks read Parquet files themselves where they can
-(`FileRows`); other rows come to them from Spark (`FrameRows`). Loads that fit one file, and all where tasks cannot do this,
-are sorted by Spark's shuffle.
+Arrow sorts large loads inside Spark's tasks, in three steps:
 
-A bad row or a repeated key ends the quick way: the other one counts them and can say which.
+1. a sample of the keys gives ranges with about the same number of rows;
+2. each task divides its rows by range into a file of its own (a *run*, see `spark_tasks.sort`);
+3. each task gathers some ranges from all runs, sorts them one by one and writes one Parquet file.
+
+Tasks read Parquet files themselves where they can (`FileRows`). Spark sends them other rows (`FrameRows`). Spark's
+shuffle sorts loads that fit one file, and all loads where tasks cannot do this.
+
+A bad row or a repeated key ends the Arrow sort. Spark's sort then counts the bad rows and can name them.
 """
 
 import math
@@ -34,43 +37,43 @@ if TYPE_CHECKING:
 BYTES_PER_TASK: Final = 16 * 1024 * 1024
 ROWS_PER_TASK: Final = 250_000
 MIN_TASKS: Final = 4
-"""A load above this many tasks' bytes or rows is sorted by this many tasks at least."""
+"""Smallest number of tasks that sort a load above this many tasks' bytes or rows."""
 ROWS_PER_PART: Final = 1_000_000
 BYTES_PER_PART: Final = 128 * 1024 * 1024
-"""What a task reads of a file by itself, if the file has row groups small enough."""
+"""Bytes of a file that one task reads, if the file has row groups small enough."""
 MAX_SKEW: Final = 8
-"""A range with so many times the rows that it should have is not sorted in memory."""
+"""Largest ratio of a range's rows to its share that is still sorted in memory."""
 MAX_RANGE_BYTES: Final = 512 * 1024 * 1024
-"""Nor is one that takes more than this."""
+"""Largest range in bytes that is sorted in memory."""
 GUESSED_ROW_BYTES: Final = 64
-"""What a row takes in a file, where nothing is known but the number of rows."""
+"""Assumed size of a row in a file, in bytes, where only the number of rows is known."""
 IS_BAD: Final = "_is_bad"
 WEIGHT: Final = "_weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a load is; the number of rows is 0 where it is not known."""
+    """The size of a load; the number of rows is 0 where it is not known."""
 
     size_bytes: int
     rows: int = 0
 
     def files(self, store: Store) -> int:
-        """Files of the target size, but enough of them to keep a few cores busy with a middling load."""
+        """Number of files of the target size, raised for a medium load to keep a few cores busy."""
         return max(self.by_target(store), min(MIN_TASKS, self._tasks(self.rows)))
 
     def by_target(self, store: Store) -> int:
-        """Files of the target size."""
+        """Number of files of the target size."""
         return max(1, math.ceil(self.size_bytes / store.settings.target_file_bytes))
 
     def file_rows(self, store: Store) -> int:
-        """Rows of a file of the target size."""
+        """Number of rows of a file of the target size."""
         known = self.rows and self.size_bytes
         rows, size = (self.rows, self.size_bytes) if known else (1, GUESSED_ROW_BYTES)
         return file_rows(store, rows=rows, size_bytes=size)
 
     def ranges(self, rows: int, *, files: int) -> int:
-        """Ranges that are sorted in memory, each by itself, given the number of rows that were counted."""
+        """Number of ranges, each sorted in memory by itself, for the counted number of rows."""
         return max(files, self._tasks(rows))
 
     def _tasks(self, rows: int) -> int:
@@ -82,26 +85,26 @@ UNKNOWN_SIZE: Final = Size(size_bytes=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arranged:
-    """The files that were written, by name, and how many rows were read for them."""
+    """The written files by name, and the number of rows that were read for them."""
 
     names: list[str]
     rows: int
 
 
 def sorted_by_spark(frame: "DataFrame", store: Store, size: Size | None) -> "DataFrame":
-    """Return the frame in ranges of keys, as many as there should be files, each of them sorted."""
+    """Return the frame in sorted ranges of keys, one for each file."""
     key = store.spec.key
     files = size.files(store) if size is not None else 1
     return frame.repartitionByRange(files, *key).sortWithinPartitions(*key)
 
 
 def runs_folder(folder: str) -> str:
-    """Return where the runs of a load lie until it is written; remove it afterwards."""
+    """Return the folder of a load's runs. The caller removes it after the write."""
     return f"{folder}-runs"
 
 
 class Rows(Protocol):
-    """The rows of a load, as tasks come by them."""
+    """The rows of a load, as tasks read them."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -109,17 +112,17 @@ class Rows(Protocol):
         ...
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
-        """Let tasks see all rows, of key columns alone."""
+        """Run tasks over the key columns of all rows."""
         ...
 
     def spread(self, work: Work) -> pa.Table:
-        """Let tasks see all rows, with a column `IS_BAD`."""
+        """Run tasks over all rows, with a column `IS_BAD`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRows:
-    """Rows of a Spark frame; `bad` says which of them are bad."""
+    """Rows of a Spark frame; `bad` marks the bad ones."""
 
     frame: "DataFrame"
     bad: "Column"
@@ -130,17 +133,17 @@ class FrameRows:
         return self.frame.sparkSession
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
-        """Let Spark read the key columns."""
+        """Read the key columns with Spark."""
         return answers(self.frame.select(*key), work, sort_task.SAMPLED)
 
     def spread(self, work: Work) -> pa.Table:
-        """Let Spark read the rows."""
+        """Read the rows with Spark."""
         return answers(self.frame.withColumn(IS_BAD, self.bad), work, sort_task.SPREAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFile:
-    """A file to load: how many rows it has, and its size."""
+    """A file to load, its number of rows and its size."""
 
     path: Path
     rows: int
@@ -149,7 +152,7 @@ class ParquetFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRows:
-    """Rows of Parquet files that fit the dataset's columns, read by the tasks: they never become rows of Spark."""
+    """Rows of Parquet files that fit the dataset's columns. Tasks read them, so they never become Spark rows."""
 
     spark: "SparkSession"
     files: tuple[ParquetFile, ...]
@@ -177,7 +180,7 @@ class FileRows:
         return answers(numbers, sort_task.over_files(work, tasks, reading), said)
 
     def _tasks(self) -> Iterator[list[Part]]:
-        """Yield what each task reads: parts of large files, several small ones together."""
+        """Yield the input of each task: parts of large files, several small ones together."""
         small: list[Part] = []
         rows = size = 0
         for file in self.files:
@@ -217,7 +220,7 @@ def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, 
 
 
 _Sample = list[tuple[int, pa.Table]]
-"""Of each task, how many rows it had, and some of their keys."""
+"""For each task, the number of its rows and a sample of their keys."""
 
 
 def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
@@ -228,7 +231,7 @@ def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
 
 
 def _bounds(sample: _Sample, key: tuple[str, ...], wanted: int) -> pa.Table:
-    """Return the first key of each range but the lowest, sorted and distinct."""
+    """Return the first key of each range except the lowest, sorted and distinct."""
     parts = [(rows / keys.num_rows, keys.drop_null()) for rows, keys in sample if keys.num_rows]
     weights = np.concatenate([np.full(keys.num_rows, weight) for weight, keys in parts])
     table = pa.concat_tables([keys for _, keys in parts]).combine_chunks()
@@ -241,21 +244,21 @@ def _bounds(sample: _Sample, key: tuple[str, ...], wanted: int) -> pa.Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spread:
-    """The runs, and how many rows each range has."""
+    """The runs, and the number of rows of each range."""
 
     runs: tuple[str, ...]
     counts: list[int]
     size_bytes: int
 
     def fits_memory(self) -> bool:
-        """True if the fullest range can be sorted in memory, by its rows and by what a row takes on average."""
+        """True if the fullest range can be sorted in memory, by its rows and the average size of a row."""
         most, rows = max(self.counts), sum(self.counts)
         even = max(ROWS_PER_TASK, rows // len(self.counts))
         return most <= MAX_SKEW * even and most * self.size_bytes // max(1, rows) <= MAX_RANGE_BYTES
 
 
 def _spread(rows: Rows, job: Spreading) -> _Spread | None:
-    """Let each task spread its rows over the ranges; None if there is a bad row."""
+    """Divide the rows of each task by range; None if there is a bad row."""
     done = rows.spread(sort_task.spreader(job)).to_pylist()
     if not done or not all(row["clean"] for row in done):
         return None
@@ -270,7 +273,7 @@ def _spread(rows: Rows, job: Spreading) -> _Spread | None:
 def _gather(
     spark: "SparkSession", spread: _Spread, key: tuple[str, ...], files: int, *, target: Target
 ) -> Arranged | None:
-    """Let each task gather and sort some ranges; None if a key is repeated."""
+    """Gather and sort some ranges in each task; None if a key is repeated."""
     ranges = len(spread.counts)
     files = min(files, ranges)
     edges = [ranges * number // files for number in range(files + 1)]

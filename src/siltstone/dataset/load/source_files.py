@@ -1,6 +1,6 @@
-"""What `ingest` reads: which files there are, of which format, how they are compressed, and what their folders say.
+"""The source files of `ingest`: their paths, format, compression, and the values in their folder names.
 
-No file is opened here and nothing is written; `file_formats` looks into them.
+No file is opened here and nothing is written; `file_formats` checks their content.
 """
 
 import bz2
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from siltstone.errors import InvalidRequest, NotFound
 
 MAX_FILES: Final = 100_000
-"""More files than this belong into several loads: their names alone would fill the driver."""
+"""Largest number of files of one load, because the names of more would fill the driver's memory."""
 
 
 class Format(StrEnum):
@@ -30,7 +30,7 @@ class Format(StrEnum):
 
     @property
     def is_text(self) -> bool:
-        """True if the files may be compressed as a whole, and their rows can be bad one by one."""
+        """True if files may be compressed as a whole, and single rows can be bad."""
         return self is not Format.PARQUET
 
 
@@ -43,7 +43,7 @@ _SUFFIXES: Final = {
     ".jsonl": Format.NDJSON,
 }
 _OPENERS: Final[dict[str, Callable[..., Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
-"""What both Python and a bare Spark can read."""
+"""Compressions that both Python and a Spark without additions can read."""
 _OTHER_COMPRESSIONS: Final = frozenset(
     {".zst", ".zstd", ".lz4", ".lzo", ".snappy", ".xz", ".zip", ".deflate", ".br", ".7z", ".tgz", ".tar", ".z"}
 )
@@ -53,7 +53,7 @@ _SEGMENT: Final = re.compile(r"([^=]+)=(.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A set of files of one format, and how many bytes they take."""
+    """A set of files of one format, and their size in bytes."""
 
     format: Format
     files: tuple[Path, ...]
@@ -67,7 +67,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What the folders above a file say, ``region=eu/day=2026-11-16``: names and values, and the folder above these."""
+    """Partition values in the folders above a file, ``region=eu/day=2026-11-16``, and the folder above these."""
 
     root: Path
     values: tuple[tuple[str, str], ...]
@@ -144,17 +144,17 @@ def _format(files: Sequence[Path], given: str | None) -> Format:
 
 
 def is_compressed(file: Path) -> bool:
-    """True if the file's name says that it is compressed as a whole."""
+    """True if the file's name shows that it is compressed as a whole."""
     return file.suffix.lower() in _OPENERS
 
 
 def format_of(file: Path) -> Format | None:
-    """Return the format that a file's name tells, also below a compression."""
+    """Return the format from a file's name, also below a compression suffix."""
     return _SUFFIXES.get(_suffix(file))
 
 
 def _suffix(file: Path) -> str:
-    """Return the suffix that tells the format: ``.csv`` of ``a.csv.gz``."""
+    """Return the suffix of the format: ``.csv`` of ``a.csv.gz``."""
     return (Path(file.stem) if is_compressed(file) else file).suffix.lower()
 
 
@@ -165,7 +165,7 @@ def open_text(file: Path) -> IO[bytes]:
 
 
 def partition_of(file: Path) -> Partition:
-    """Return what the folders directly above a file say, as they are written.
+    """Return the partition values of the folders directly above a file, still escaped.
 
     >>> partition_of(Path("/in/region=eu/day=1/a.csv"))
     Partition(root=PosixPath('/in'), values=(('region', 'eu'), ('day', '1')))
@@ -179,5 +179,5 @@ def partition_of(file: Path) -> Partition:
 
 
 def partition_value(text: str) -> str | None:
-    """Return the value that a folder's name stands for: unescaped, None for null."""
+    """Return the value of a folder's name: unescaped, None for null."""
     return None if text == NULL_PARTITION else unquote(text)

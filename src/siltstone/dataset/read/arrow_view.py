@@ -1,8 +1,8 @@
-"""The merged view without Spark: base and changes read with Arrow, in this process.
+"""The merged view without Spark: Arrow reads base and changes in this process.
 
 Keyed, with Δ = rows of changes whose own sequence is above the watermark:
 latest = the last row of Δ per key by (sequence, position); view = base without latest's keys, and latest's upserts.
-A row's own sequence is ``coalesce(_row_seq, _seq)``: a squashed file holds rows of several.
+A row's own sequence is ``coalesce(_row_seq, _seq)``, because a squashed file holds rows of several sequences.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +25,11 @@ from siltstone.model.schema import filled
 from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
 
 READ_THREADS: Final = 4
-"""Small change files cost their opening; a few at once hide it."""
+"""Threads that read change files. Opening dominates the cost of small files, and a few threads hide it."""
 ARRAY_BYTES: Final = 1 << 30
-"""Size of one array of text: half of what 32-bit offsets can address."""
+"""Size of one array of text in bytes: half of what 32-bit offsets can address."""
 HEAD_BATCH_ROWS: Final = 1024
-"""`head` reads this many rows at a time, so that a few rows of a large dataset cost a few pages."""
+"""Rows that `head` reads at a time, so that a few rows of a large dataset cost a few pages."""
 FILE: Final = "_file"
 ROW: Final = "_row"
 
@@ -39,7 +39,7 @@ def unfolded_rows(
 ) -> pa.Table:
     """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
 
-    With `places`, each row also says where it stands: its file's number among the unfolded ones and its row there.
+    With `places`, each row also has its location: the number of its file among the unfolded ones, and its row there.
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
@@ -77,7 +77,7 @@ def change_rows_in(
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Return change rows in the order of application; most come so, and are not copied."""
+    """Return change rows in the order of application. Most are in order already, and are not copied."""
     sequences, places = (rows.column(name).to_numpy() for name in (SEQ, POS))
     rising = np.diff(sequences)
     if np.all((rising > 0) | ((rising == 0) & (np.diff(places) >= 0))):
@@ -86,7 +86,7 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 
 def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return rows in the order of some columns. A column may hold more text than one array of Arrow can: 2 GiB.
+    """Return rows in the order of some columns. A column may hold more text than the 2 GiB of one Arrow array.
 
     Raises:
         Unavailable: text inside of structs, lists or maps is larger than that.
@@ -110,20 +110,20 @@ _LARGE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def _narrowed(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
-    """Return rows with 64-bit offsets in tables of 32-bit offsets, each as small as it has to be."""
+    """Convert rows with 64-bit offsets to as many tables with 32-bit offsets as are needed."""
     if rows.nbytes > ARRAY_BYTES and rows.num_rows > 1:
         half = rows.num_rows // 2
         return [*_narrowed(rows.slice(0, half), schema), *_narrowed(rows.slice(half), schema)]
-    own = rows.take(pa.array(np.arange(rows.num_rows)))  # with offsets from 0: a slice has those of the whole
+    own = rows.take(pa.array(np.arange(rows.num_rows)))  # with offsets from 0: a slice has those of the whole array
     return [own.cast(schema)]
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bool) -> pa.Table:
-    """Read one Parquet file with the given columns in the schema's types; those it lacks show their defaults.
+    """Read one Parquet file with the given columns in the schema's types. Columns that it lacks show their defaults.
 
     Raises:
         FileNotFoundError: it was removed since the snapshot.
-        Corruption: it is there and cannot be read.
+        Corruption: it exists and cannot be read.
     """
     with readable(path), open_parquet(path, verify=verify) as file:
         table = file.read(columns=list(names))
@@ -132,7 +132,7 @@ def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bo
 
 
 def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Keep the last row of each key; the rows come in the order of application."""
+    """Return the last row of each key. The rows must be in the order of application."""
     if not rows.num_rows:
         return rows
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
@@ -141,15 +141,15 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         return rows
     kept = np.zeros(rows.num_rows, dtype=bool)
     kept[last.to_numpy()] = True
-    return rows.filter(pa.array(kept))  # chunk by chunk: more than 2 GiB of text cannot be taken by number
+    return rows.filter(pa.array(kept))  # chunk by chunk: `take` fails on more than 2 GiB of text
 
 
 def merged_table(
     store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return the merged view as one Arrow table, of some columns; with `raw`, tombstones are not applied.
+    """Return the merged view as one Arrow table, with some columns; with `raw`, tombstones are not applied.
 
-    The key is read besides: the latest row of each key is chosen before anything is left out.
+    The key is always read, because the latest row of each key is chosen before any row is left out.
     """
     wanted = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*wanted, *store.spec.key]))
@@ -164,7 +164,7 @@ def merged_table(
 
 
 def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
-    """Return the first rows of `merged_table`, reading little more than those: all changed keys, no other column."""
+    """Return the first rows of `merged_table`, reading little more: all changed keys, no other column."""
     key = store.spec.key
     changes = unfolded_rows(store, snapshot, columns=[*key, OP])
     if raw:
@@ -183,7 +183,7 @@ def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False
 
 
 def base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of base, the user's columns, a few at a time."""
+    """Yield the rows of base with the user's columns, in small batches."""
     names = store.schema.names
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
@@ -193,7 +193,7 @@ def base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 
 
 def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
-    """Return the user columns of a few change rows, in their order, from the files that hold them alone."""
+    """Return the user columns of a few change rows, in their order. Only the files with these rows are read."""
     schema = store.change_schema
     wanted = {place: row for row, place in enumerate(_places(chosen))}
     parts: list[tuple[int, pa.Table]] = []
@@ -219,7 +219,7 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
 
 
 def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Iterable[pa.Table]:
-    """Yield the rows of base, the user's columns or some of them, a file at a time."""
+    """Yield the rows of base, with all or some of the user's columns, a file at a time."""
     names = store.schema.names if columns is None else columns
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
@@ -233,7 +233,10 @@ def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array:
-    """Say of each row whether its key is among others' keys. Only key columns are compared, so every other type may be there."""
+    """Return for each row whether its key is among the keys of `others`.
+
+    Only key columns are compared, so other columns may have any type.
+    """
     if len(key) == 1:
         return pc.is_in(rows.column(key[0]), value_set=others.column(key[0]).combine_chunks())
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
@@ -243,7 +246,7 @@ def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array
 
 
 def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any, Any]":
-    """Return the row numbers in a base file that have one of a few keys: only row groups that may hold one are read."""
+    """Return the row numbers in a base file that have one of a few keys. Only row groups that may hold one are read."""
     key = list(store.spec.key)
     try:
         first = keys.column(key[0]).combine_chunks().sort().to_pylist()

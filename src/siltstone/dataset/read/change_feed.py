@@ -1,11 +1,13 @@
-"""The changes of a dataset above a sequence, for whoever follows it.
+"""The changes of a dataset above a sequence, for followers of the dataset.
 
-What is not folded is live in `changes`. What was folded and pruned is served for as long as the log of `changes` names it and its
-files are on disk; after that a follower has to read the dataset anew, and is told from where on it can follow.
+Unfolded changes are live in `changes`. Folded and pruned changes are served while the log of `changes` names them and
+their files are on disk. After that a follower has to read the whole dataset again. The error names the first sequence
+that it can follow from.
 
-A row's sequence is its own also where several batches were squashed into one file. A squash keeps the last row of each key
-alone, so rows that were replaced may be missing: whoever applies what is there, in order, ends with the same rows.
-Rows of a first load have no sequence and are not changes: a follower starts with a read, and goes on from its sequence.
+Each row has its own sequence, also where several batches were squashed into one file. A squash keeps only the last row
+of each key, so replaced rows may be missing. A follower that applies the rows in order ends with the same rows.
+Rows of a first load have no sequence and are not changes. A follower starts with a read, and continues from its
+sequence.
 """
 
 from collections import Counter
@@ -38,7 +40,7 @@ def changes_since(store: Store, since: object) -> Snapshot:
 
     Raises:
         InvalidRequest: it is not a sequence.
-        NotFound: it is not there yet, or changes above it are not kept any more.
+        NotFound: the sequence does not exist yet, or changes above it are no longer retained.
     """
     sequence = as_sequence(since, what="since")
     for _ in range(LOOKS):
@@ -59,8 +61,8 @@ def changes_since(store: Store, since: object) -> Snapshot:
 def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
     """Return every file that holds changes above the sequence, pruned ones too.
 
-    What was live at the oldest version that can be opened, and all that was appended later, is each change once: a squash, and
-    what undoes a commit of another program, bring nothing new.
+    The files of the oldest readable version and all later appends hold each change once. A squash, and a commit that
+    undoes one of another program, add no changes.
     """
     entries = readable_entries(store.changes.path)
     if not entries:
@@ -79,7 +81,9 @@ def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
 
 
 def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.Table:
-    """Return the changes in order, without Spark; with a limit, whole sequences of about so many rows, one at least.
+    """Return the changes in order, without Spark.
+
+    With a limit, return whole sequences of about `limit` rows, at least one sequence.
 
     Raises:
         InvalidRequest: the limit is less than 1.
@@ -95,7 +99,7 @@ def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.T
 
 
 def _first_sequences(rows: pa.Table, limit: int) -> pa.Table:
-    """Return whole sequences of about so many rows: the file of a squash holds more than one."""
+    """Return whole sequences of about `limit` rows. The file of a squash holds more than one sequence."""
     if rows.num_rows <= limit:
         return rows
     cut = rows.column(SEQ)[limit].as_py()

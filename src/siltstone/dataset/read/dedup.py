@@ -1,15 +1,16 @@
 """Duplicates in a log: of rows that are equal in the columns `dedup_by` one survives, the first or the last.
 
-First and last go by sequence, and in one batch by the place of the row. Null equals null. Tombstones come before: a row that one
-hides is no duplicate of anything, so what is appended after it is seen. Duplicates have the same time, partition and subject
-(`create` sees to that): they lie in one hour, whatever period their file was rolled up into, and are hidden together.
+First and last are decided by sequence, and within a batch by position. Null equals null. Tombstones are applied first:
+a hidden row is not a duplicate, so a row that is appended after the tombstone is visible. Duplicates have the same
+time, partition and subject (`create` ensures it). So they are in one hour, whatever period their file was rolled up
+into, and are hidden together.
 
-Base holds no duplicates, because every fold removes what has lost. So of Δ and base:
+Base holds no duplicates, because every fold removes the losing rows. So of Δ and base:
 
 * ``first``: an append of Δ stays if no earlier append of Δ and no row of base is equal to it;
-* ``last``: an append of Δ stays if no later one of Δ is equal to it, and a row of base goes that is equal to one of them.
+* ``last``: an append of Δ stays if no later append of Δ is equal to it. A row of base is left out if one equals it.
 
-Rows of base that may be equal to one of Δ lie in files whose period can hold Δ's times: no other file is read for it.
+Rows of base that may equal a row of Δ are in files whose period can hold Δ's times. No other file is read for this.
 """
 
 import datetime
@@ -40,9 +41,12 @@ Moment = datetime.datetime
 Range = tuple[Moment, Moment]
 
 RANK: Final = "_rank"
-"""The place of a row among those that are equal to it, from 1: the first one survives."""
+"""Column: rank of a row among its duplicates, from 1. The row with rank 1 survives."""
 _BESIDE: Final = datetime.timedelta(days=6)
-"""A month that was rolled up from weeks holds up to three days of its neighbours; twice that is out of doubt."""
+"""Margin around a period.
+
+A month that was rolled up from weeks holds up to three days of its neighbours; this is twice that.
+"""
 _ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
 
 
@@ -50,7 +54,7 @@ _ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tz
 
 
 def survivors(rows: pa.Table, store: Store) -> pa.Table:
-    """Return the rows, which come in the order of application, without those that lose against another of them."""
+    """Return the rows without those that lose against a duplicate. The rows must be in the order of application."""
     if not store.spec.dedup_by or not rows.num_rows:
         return rows
     [numbers] = _numbered([rows], store.spec.dedup_by)
@@ -65,7 +69,7 @@ def survivors(rows: pa.Table, store: Store) -> pa.Table:
 
 
 def equal_to_any(rows: pa.Table, others: Sequence[pa.Table], columns: Sequence[str]) -> Flags:
-    """Say of each row whether one of the others is equal to it in the columns; null equals null."""
+    """Return for each row whether one of the others is equal to it in the columns; null equals null."""
     if not rows.num_rows or not any(other.num_rows for other in others):
         return np.zeros(rows.num_rows, dtype=bool)
     [mine, *theirs] = _numbered([rows, *others], columns)
@@ -73,7 +77,7 @@ def equal_to_any(rows: pa.Table, others: Sequence[pa.Table], columns: Sequence[s
 
 
 def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Numbers]:
-    """Give equal rows of all tables one number."""
+    """Number the rows of all tables so that equal rows have the same number."""
     total = sum(table.num_rows for table in tables)
     numbers = np.zeros(total, np.int64)
     for name in columns:
@@ -86,7 +90,7 @@ def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Number
 
 
 def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
-    """Return the columns that decide about duplicates, and the subject among them, of base files that can hold Δ's times."""
+    """Return the columns that decide about duplicates, including the subject, of base files that can hold Δ's times."""
     return [
         read_file(store.base.path / file.path, store.schema, _in_order(store), verify=store.settings.verify_checksums)
         for file in near_files(store, snapshot)
@@ -97,11 +101,11 @@ def _in_order(store: Store) -> list[str]:
     return [name for name in store.schema.names if name in store.spec.dedup_by]
 
 
-# ---- which files of base -----------------------------------------------------------------------------------------
+# ---- base files --------------------------------------------------------------------------------------------------
 
 
 def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
-    """Return the base files that may hold a row which is equal to an append of Δ, by periods and by what Δ's footers say."""
+    """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
         return []
     times = [found for file in snapshot.unfolded for found in _times(store, file)]
@@ -109,7 +113,7 @@ def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
 
 
 def _times(store: Store, file: DataFile) -> list[Range]:
-    """Return the ranges of time in a change file; tombstones have none."""
+    """Return the ranges of time in a change file. Tombstones have no time."""
     assert store.spec.time is not None  # noqa: S101  # it is a log
     path = store.changes.path / file.path
     with readable(path), store.opened(path) as parquet:
@@ -146,7 +150,7 @@ def _near(file: DataFile, times: Sequence[Range]) -> bool:
 
 
 def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
-    """Return appends of Δ, with ``_seq`` and ``_pos``, without those that lose against another of them."""
+    """Return appends of Δ, with ``_seq`` and ``_pos``, without those that lose against a duplicate."""
     from pyspark.sql import functions as F
 
     if not store.spec.dedup_by:
@@ -155,9 +159,9 @@ def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
 
 
 def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
-    """Give each row its `RANK` among its duplicates, which came in the order of these columns.
+    """Give each row its `RANK` among its duplicates, in the order of the columns `by`.
 
-    Rows that differ in what is `apart` are no duplicates of each other.
+    Rows that differ in the columns `apart` are not duplicates of each other.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -169,19 +173,22 @@ def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequen
 
 
 def without_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
-    """Return the rows that none of the others is equal to."""
+    """Return the rows without an equal row in `others`."""
     side, same = _beside(others, store, few=few)
     return rows.join(side, same, "left_anti")
 
 
 def with_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
-    """Return the rows that one of the others is equal to."""
+    """Return the rows with an equal row in `others`."""
     side, same = _beside(others, store, few=few)
     return rows.join(side, same, "left_semi")
 
 
 def _beside(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
-    """Return the columns that decide under other names, sent to every task if they are few, and when two rows are equal."""
+    """Return the deciding columns of `others` under other names, and the join condition.
+
+    Few rows are broadcast to all tasks.
+    """
     from pyspark.sql import functions as F
 
     names = store.spec.dedup_by

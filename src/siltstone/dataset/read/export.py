@@ -1,17 +1,19 @@
 """Exports: the merged view of one snapshot, written by Spark's executors into a folder outside the lake.
 
-Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.live`` is locked for as long as the owner lives):
+Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.live`` is locked while the owner lives):
 
-1. Spark writes ``W/data``; its side files go, every Parquet footer is read back, rows must be as many as were counted;
-2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the files;
+1. Spark writes ``W/data``. Its side files are deleted, every Parquet footer is read back, and rows must equal the
+   count;
+2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the
+   files;
 3. a marker lists every file of the export, and all is synced;
-4. with `overwrite`, the old T steps aside as ``.T.<owner>.old``;
-5. W (or its data) is renamed to T: the one moment that counts; then what stepped aside is deleted.
+4. with `overwrite`, the old T is renamed to ``.T.<owner>.old``;
+5. W (or its data) is renamed to T: this is the commit of the export. Then the renamed old T is deleted.
 
-A crash before 5 leaves no T, or the old one, and a hidden folder beside it; between 4 and 5 the old one is that hidden folder.
-The next export to T deletes such folders of dead owners, after its own step 5.
+A crash before 5 leaves no T, or the old one, and a hidden folder beside it; between 4 and 5 the old one is that hidden
+folder. The next export to T deletes such folders of dead owners, after its own step 5.
 
-`overwrite` replaces nothing but an export: T must have the marker, and no file that the marker does not list.
+`overwrite` replaces only an export: T must have the marker, and no file that the marker does not list.
 """
 
 import contextlib
@@ -56,15 +58,18 @@ CSV_OPTIONS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Values come back as they were: quotes doubled, blanks kept, microseconds kept; null is an empty field, no text is ``""``."""
+"""CSV options that preserve values: doubled quotes, blanks, microseconds.
+
+Null is an empty field, empty text is ``""``.
+"""
 MAX_FILES: Final = 100_000
 MARKER: Final = ".siltstone-export.json"
-"""Lists the files of an export. Engines and shells pass over names that begin with a dot."""
+"""Name of the file that lists an export's files. Engines and shells skip names that begin with a dot."""
 _SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<owner>[0-9a-f]{32})\.(export|old|live)\Z")
 
 
 class ExportFormat(StrEnum):
-    """What an export can be."""
+    """Formats of an export."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -73,7 +78,7 @@ class ExportFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """One export as it was asked for, checked."""
+    """One validated export request."""
 
     target: Path
     format: ExportFormat
@@ -85,10 +90,10 @@ class Export:
 def check_export(
     store: Store, target: str | Path, *, format_name: str, raw: bool, files: int | None, overwrite: bool
 ) -> Export:
-    """Refuse what cannot or must not be exported.
+    """Validate an export request.
 
     Raises:
-        InvalidRequest: the format, the number of files or the target. Nothing is written.
+        InvalidRequest: the format, the number of files or the target is not valid. Nothing is written.
     """
     try:
         chosen = ExportFormat(format_name)
@@ -114,7 +119,7 @@ def _check_flat(schema: pa.Schema) -> None:
 
 
 def _check_place(path: Path, lake: Path) -> None:
-    """A target in the lake would be taken for its files; one around it would be the lake's end."""
+    """Reject a target inside the lake, which would mix with its files, or around the lake, which would replace it."""
     real, root = path.resolve(), lake.resolve()
     if real == root or root in real.parents or real in root.parents:
         raise InvalidRequest(f"Export target {path} must be outside of the lake {lake}.")
@@ -125,7 +130,11 @@ def _check_place(path: Path, lake: Path) -> None:
 
 
 def _check_replaceable(path: Path, *, overwrite: bool) -> None:
-    """An empty folder may be used; a full one only by `overwrite`, and only if all that it holds is an export."""
+    """Reject a target that must not be replaced.
+
+    An empty folder is accepted. A full one is accepted only with `overwrite`, and only if it holds nothing but an
+    export.
+    """
     found = sorted(path.iterdir()) if path.is_dir() else []
     if found and not overwrite:
         raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
@@ -146,7 +155,7 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """Return the files that the marker of an export lists, itself included; None if there is no marker."""
+    """Return the files that the marker of an export lists, including the marker; None if there is no marker."""
     marker = folder / MARKER
     try:
         if marker.is_symlink():
@@ -157,7 +166,7 @@ def _listed(folder: Path) -> set[str] | None:
 
 
 def _inside(folder: Path) -> Iterator[str]:
-    """List every file, link and empty folder below a folder, by its path there; no link is followed."""
+    """List every file, link and empty folder below a folder, by relative path. No link is followed."""
     for place, folders, names in os.walk(folder):
         here = Path(place)
         links = [name for name in folders if (here / name).is_symlink()]
@@ -167,7 +176,7 @@ def _inside(folder: Path) -> Iterator[str]:
 
 
 def _write_marker(store: Store, snapshot: Snapshot, export: Export, ready: Path) -> None:
-    """List the files of an export; without the list no later export replaces it."""
+    """Write the marker with the files of an export. Without it no later export replaces this one."""
     known = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
     (ready / MARKER).write_text(json.dumps(known | {"files": sorted(_inside(ready))}))
 
@@ -177,7 +186,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
 
     Raises:
         FileNotFoundError: files of the snapshot are gone.
-        Conflict: something else took the target's name meanwhile.
+        Conflict: another file or folder took the target's name meanwhile.
         Unavailable: Spark or the disk failed. Nothing is at the target that was not there before.
     """
     started = store.clock.monotonic_seconds()
@@ -217,7 +226,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
 
 
 def _presence(target: Path, owner: str) -> LivenessLock:
-    """Show beside the target that its owner lives: the lake is only read."""
+    """Acquire a liveness lock beside the target, because an export only reads the lake."""
     try:
         return LivenessLock(target.parent, _side(target, owner, "live").name)
     except OSError as error:
@@ -234,7 +243,7 @@ def _side(target: Path, owner: str, end: str) -> Path:
 def _written(
     spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export, work: Path
 ) -> tuple[int, tuple[DataFile, ...]]:
-    """Let the executors write; return how many rows passed, and the files."""
+    """Write the files on the executors; return the number of rows written, and the files."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -264,7 +273,7 @@ def _write(frame: "DataFrame", store: Store, export: Export, work: Path) -> None
 
 @contextlib.contextmanager
 def _failures(store: Store) -> Iterator[None]:
-    """Say in our words what went wrong; a file of the snapshot that is gone is the caller's to judge."""
+    """Convert Spark's errors to ours. The caller handles a missing file of the snapshot."""
     try:
         yield
     except spark_errors() as error:
@@ -278,7 +287,10 @@ def _failures(store: Store) -> Iterator[None]:
 
 
 def _collected(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
-    """Describe what was written; side files and empty files go, but for one that shows the columns of no rows."""
+    """Describe the written files.
+
+    Side files and empty files are deleted, except one that shows the columns of an export without rows.
+    """
     folder = work / DATA
     if not folder.is_dir():
         raise Unavailable(
@@ -303,7 +315,7 @@ def _collected(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]
 
 
 def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile, ...]) -> None:
-    """Make a Delta table of the files: any reader can read it, and nothing of ours is needed for that."""
+    """Make a Delta table of the files. Any Delta reader can read it without Siltstone."""
     durable = store.settings.durable
     Table.create(work, store.schema, partition_by=[], properties={}, durable=durable)
     table = Table(
@@ -333,7 +345,7 @@ def _sync(folder: Path, *, durable: bool) -> None:
 
 
 def _put_in_place(ready: Path, export: Export, owner: str) -> None:
-    """Give the export its name. What it replaces steps aside first, and comes back if that fails."""
+    """Rename the export to its target. The replaced export is renamed first, and restored on failure."""
     target, aside = export.target, _side(export.target, owner, "old")
     reach("export.before_rename")
     _check_replaceable(target, overwrite=export.overwrite)  # it may have been filled while Spark wrote
@@ -356,14 +368,17 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Delete what crashed exports to this target left beside it; what cannot be deleted stays for the next one."""
+    """Delete folders that crashed exports to this target left beside it.
+
+    Failed deletions are left to the next export.
+    """
     with contextlib.suppress(OSError, Unavailable):
         sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
         for owner in {side["owner"] for side in sides if side["name"] == target.name}:
             shown = _side(target, owner, "live")
             if shown.is_file() and not is_live(
                 target.parent, shown.name
-            ):  # without it nothing proves that we made them
+            ):  # without it there is no proof that we made them
                 shutil.rmtree(_side(target, owner, "export"), ignore_errors=True)
                 shutil.rmtree(_side(target, owner, "old"), ignore_errors=True)
                 remove_dead(shown)

@@ -1,14 +1,14 @@
-"""The merged view of a log, without Spark and with it: base and the appends above it, minus what a later tombstone hides.
+"""The merged view of a log, with and without Spark: base and newer appends, without rows that a later tombstone hides.
 
 With Δ = rows of changes whose own sequence is above the watermark:
 view = (base without the subjects of Δ's tombstones), and the appends of Δ that no tombstone of a higher sequence names.
 
-A *stone* is what tombstones say of one combination of subject columns: each value with the highest sequence that hides it. A
-tombstone may name some of the subject columns only; what it does not name is null in its row. Every row of base is older than
-every tombstone of Δ, so for base the sequence does not matter. No clock decides anything here.
+A `TombstoneFilter` (*stone*) holds the tombstones of one combination of subject columns: each value with the highest
+sequence that hides it. A tombstone may name only some of the subject columns; the others are null in its row. Every row
+of base is older than every tombstone of Δ, so for base the sequence does not matter. No clock decides anything here.
 
-Tombstones are looked for in those change files alone whose footer says that there may be one. Of rows that are seen, duplicates
-are left out after that, if the log has columns that say what a duplicate is (`dedup`); a raw view shows them.
+Tombstones are read only from change files whose footer shows that there may be one. Duplicates among visible rows are
+left out afterwards, if the log has columns that define duplicates (`dedup`). A raw view shows them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HIDES: Final = "_hides"
-"""The highest sequence of a tombstone that names these subject values: what was appended before it is hidden."""
+"""Column: highest sequence of a tombstone that names these subject values. Rows appended before it are hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
 
 
 def tombstone_filters(store: Store, snapshot: Snapshot) -> tuple[TombstoneFilter, ...]:
-    """Return what Δ's tombstones hide, one for each combination of subject columns that they name."""
+    """Return the filters of Δ's tombstones, one for each combination of subject columns that they name."""
     rows = tombstone_rows(store, snapshot)
     return _grouped(rows, store) if rows.num_rows else ()
 
 
 def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
-    """Return tombstones, which have the subject columns and ``_seq``, by the columns that they name."""
+    """Group tombstones, which have the subject columns and ``_seq``, by the columns that they name."""
     named = np.zeros(rows.num_rows, np.int64)
     for bit, name in enumerate(store.spec.subject):
         named |= rows.column(name).is_valid().to_numpy().astype(np.int64) << bit
@@ -122,7 +122,7 @@ def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None
 
 
 def hidden_until(rows: pa.Table, stones: Iterable[TombstoneFilter]) -> Numbers:
-    """Say of each row the highest sequence of a tombstone that names its subject, 0 if there is none."""
+    """Return for each row the highest sequence of a tombstone that names its subject; 0 without one."""
     highest = np.zeros(rows.num_rows, np.int64)
     for stone in stones:
         highest = np.maximum(highest, _hidden_until(rows, stone))
@@ -147,7 +147,7 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
 
 
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the view as one Arrow table, of some columns; with `raw`, tombstones are not applied."""
+    """Return the view as one Arrow table, with some columns; with `raw`, tombstones are not applied."""
     stones = () if raw else tombstone_filters(store, snapshot)
     wanted = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*wanted, *store.spec.subject, *store.spec.dedup_by]))
@@ -165,7 +165,7 @@ def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: S
 def append_rows(
     store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter], *, columns: Sequence[str], raw: bool = False
 ) -> pa.Table:
-    """Return the given columns of Δ's appends that nothing hides and that survive among them, in the order of application."""
+    """Return the given columns of Δ's visible appends without duplicates among them, in the order of application."""
     rows = unfolded_rows(store, snapshot, columns=[*columns, *store.spec.subject, OP])
     seen = _visible(rows, stones)
     return (seen if raw else survivors(seen, store)).select(list(columns))
@@ -176,7 +176,7 @@ def _without_equal(rows: pa.Table, others: Sequence[pa.Table], store: Store) -> 
 
 
 def _visible(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
-    """Return the appends among change rows, which have their own sequence as ``_seq``, that nothing hides."""
+    """Return the visible appends among change rows, which have their own sequence as ``_seq``."""
     appended = rows.filter(pc.equal(rows.column(OP), Op.APPEND.value))
     if not stones or not appended.num_rows:
         return appended
@@ -184,12 +184,12 @@ def _visible(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
 
 
 def _not_hidden(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
-    """Return the rows of base that no tombstone names: all of them are older than any."""
+    """Return the rows of base that no tombstone names. All of them are older than any tombstone."""
     return rows.filter(pa.array(hidden_until(rows, stones) == 0)) if stones and rows.num_rows else rows
 
 
 def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
-    """Return the first rows of `log_table`, reading little more than those and the tombstones."""
+    """Return the first rows of `log_table`, reading little more than these rows and the tombstones."""
     stones = () if raw else tombstone_filters(store, snapshot)
     parts = [store.schema.empty_table()]
     missing = rows
@@ -214,7 +214,7 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter])
 
 
 def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
-    """Yield the view of a log without duplicates; which rows of base it has is known before they are read."""
+    """Yield the view of a log without duplicates. The visible rows of base are known before they are read."""
     first = store.spec.survivor is Survivor.FIRST
     appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
     for batch in base_batches(store, snapshot):
@@ -231,22 +231,22 @@ def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFi
 
 @dataclass(frozen=True, slots=True)
 class LogOverlay:
-    """Δ, ready to be laid over base: what it hides, and the appends that are seen."""
+    """Δ, ready to be merged over base: the tombstone filters, and the visible appends."""
 
     stones: "tuple[tuple[TombstoneFilter, DataFrame], ...]"
     appends: "DataFrame"
 
     def close(self) -> None:
-        """Nothing is held outside this process."""
+        """Do nothing: no resource is held outside this process."""
 
 
 def log_frame(
     spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
 ) -> "DataFrame":
-    """Return the view as a Spark frame; with `raw`, tombstones do not count.
+    """Return the view as a Spark frame; with `raw`, tombstones are not applied.
 
-    A small Δ reaches Spark as Arrow tables, kept with the store until the dataset changes, unless it is read `once`; a large
-    one is read by the executors, but for its tombstones.
+    A small Δ reaches Spark as Arrow tables. These are cached with the store until the dataset changes, unless it is
+    read `once`. The executors read a large Δ, except for its tombstones.
     """
     from siltstone.dataset.read.spark_frames import base_frame
 
@@ -279,7 +279,7 @@ def _overlay(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bo
 def tombstone_frames(
     spark: "SparkSession", stones: Sequence[TombstoneFilter]
 ) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
-    """Return stones with the frames that rows are joined with."""
+    """Return tombstone filters, each with the frame to join rows with."""
     from siltstone.dataset.read.spark_frames import arrow_frame
 
     return tuple((stone, arrow_frame(spark, stone.rows)) for stone in stones)
@@ -294,7 +294,7 @@ def append_frame(
     columns: Sequence[str],
     raw: bool = False,
 ) -> "DataFrame":
-    """Return the given columns of Δ's appends that nothing hides, and that survive."""
+    """Return the given columns of Δ's visible appends, without duplicates."""
     from pyspark.sql import functions as F
 
     from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
@@ -319,7 +319,7 @@ def _not_in_base(
     stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
     appends: "DataFrame",
 ) -> "DataFrame":
-    """Return the appends that no row of base, which nothing hides, is equal to."""
+    """Return the appends without an equal visible row in base."""
     from siltstone.dataset.read.spark_frames import files_frame
 
     files, few = near_files(store, snapshot), is_small(store, snapshot)
@@ -334,7 +334,7 @@ def _not_in_base(
 def without_hidden(
     frame: "DataFrame", stone: TombstoneFilter, side: "DataFrame", store: Store, *, later: bool = False
 ) -> "DataFrame":
-    """Return the rows that no tombstone names, or, of change rows, none that came `later`."""
+    """Return the rows that no tombstone names. With `later`, only tombstones after a change row hide it."""
     from pyspark.sql import functions as F
 
     from siltstone.dataset.read.spark_frames import by_hash, join_side

@@ -1,4 +1,4 @@
-"""The merged view of a dataset, whichever kind it is: the one place that chooses."""
+"""The merged view of a dataset of either kind. Only this module chooses the implementation."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def view_table(
     store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return the view, or some of its columns, as one Arrow table, without Spark; with `raw`, tombstones are not applied."""
+    """Return the view, or some of its columns, as one Arrow table, without Spark.
+
+    With `raw`, tombstones are not applied.
+    """
     if not store.spec.is_log:
         return merged_table(store, snapshot, raw=raw, columns=columns)
     from siltstone.dataset.read.log_view import log_table
@@ -25,7 +28,7 @@ def view_table(
 
 
 def view_count(store: Store, snapshot: Snapshot) -> int:
-    """Return how many rows the view has, reading the columns alone that decide which rows are in it."""
+    """Return the number of rows of the view. Only the columns that decide about visibility are read."""
     if not snapshot.unfolded:
         return snapshot.base.rows
     few = store.spec.found_by[:1] or (store.spec.time or store.schema.names[0],)
@@ -33,7 +36,7 @@ def view_count(store: Store, snapshot: Snapshot) -> int:
 
 
 def view_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
-    """Return the first rows of `view_table`, reading little more than those."""
+    """Return the first rows of `view_table`, reading little more than these."""
     if not store.spec.is_log:
         return head_table(store, snapshot, rows, raw=raw)
     from siltstone.dataset.read.log_view import log_head
@@ -44,7 +47,7 @@ def view_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False)
 def view_frame(
     spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
 ) -> "DataFrame":
-    """Return the view as a Spark frame; what is read `once` is not kept for later reads."""
+    """Return the view as a Spark frame. A frame that is read `once` is not cached for later reads."""
     if store.spec.is_log:
         from siltstone.dataset.read.log_view import log_frame
 

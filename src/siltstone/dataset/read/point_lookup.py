@@ -1,15 +1,15 @@
-"""Rows by key, without Spark: the last change of each key first, then only those base row groups that can hold the rest.
+"""Rows by key, without Spark: the last change of each key first, then only base row groups that can hold the rest.
 
 Flow of a lookup at one snapshot:
 
-1. ask: the keys in the dataset's types, each once, in the order they were asked for;
-2. changes: what the unfolded change files say last of each key. A small file's keys become a dict that is kept; of a large file
-   those row groups are searched that may hold a key;
-3. base: keys that no change decides are searched in the row groups whose key columns have them in range;
-4. rows: of each row group that has a key, the wanted columns as far as the last such row, or from memory.
+1. keys: convert the requested keys to the dataset's types, each once, in the order of the request;
+2. changes: find the last unfolded change of each key. The keys of a small file become a cached dict. Of a large file
+   only row groups that may hold a key are searched;
+3. base: search keys without a change in the row groups whose key columns have them in range;
+4. rows: of each row group that has a key, read the wanted columns up to the last such row, or take them from the cache.
 
-Files never change, so what was read of one is kept by its path (`delta/read_cache.py`). The order of rows in a file is used for
-speed alone: what a binary search does not find is compared row by row.
+Files never change, so their content is cached by path (`delta/read_cache.py`). The order of rows in a file is used only
+for speed: keys that a binary search does not find are compared row by row.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,13 +33,13 @@ from siltstone.model.columns import OP, POS, ROW_SEQ, Op
 from siltstone.model.files import DataFile, KeyRange
 
 READ_THREADS: Final = 4
-"""Files and row groups that are read at once; Arrow works outside Python's lock."""
+"""Files and row groups that are read at once. Arrow works outside Python's lock."""
 FEW_FOOTERS: Final = 8
-"""So many footers are read sooner than threads are started."""
+"""Number of footers up to which sequential reads are faster than starting threads."""
 LISTED_ROWS: Final = 20_000
-"""The keys of a change file of up to this many rows are kept as a dict: hundreds of such files cost a lookup next to nothing."""
+"""Rows of a change file up to which its keys are cached as a dict. Hundreds of such files then cost a lookup little."""
 LISTED_ROW_BYTES: Final = 300
-"""What a key in such a dict takes, roughly."""
+"""Approximate size of a key in such a dict, in bytes."""
 _LISTED: Final = "listed"
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class KeyChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowLocation:
-    """Where a change row stands; with `keep`, its row group may stay in memory."""
+    """Location of a change row; with `keep`, its row group may stay in the cache."""
 
     path: str
     group: int
@@ -67,7 +67,7 @@ class RowLocation:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of one row group, and the numbers of the keys that they have."""
+    """Rows of one row group, and the numbers of their keys."""
 
     numbers: list[int]
     rows: pa.Table
@@ -75,17 +75,17 @@ class FoundRows:
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """A small change file: the last change of each key, and the last upsert for those who do not apply tombstones."""
+    """Index of a small change file: the last change of each key, and the last upsert for readers of raw rows."""
 
     last: Mapping[Hashable, KeyChange]
     upserts: Mapping[Hashable, KeyChange]
 
 
 class KeySet:
-    """The keys that were asked for, each once, known by their number in the order of asking."""
+    """The requested keys, each once. A key's number is its place in the request."""
 
     def __init__(self, keys: pa.Table, key: Sequence[str]) -> None:
-        """Take the keys; of a repeated one the first."""
+        """Index the keys. Of a repeated key the first is used."""
         self.key = list(key)
         first: dict[Hashable, int] = {}
         for at, value in enumerate(plain_keys(keys, self.key)):
@@ -98,7 +98,7 @@ class KeySet:
 
     @cached_property
     def _sorted(self) -> tuple[list[Any], list[int], list[list[Any]]] | None:
-        """The first key column in order, the keys' numbers in that order, and all columns; None if Python cannot hold one."""
+        """The first key column sorted, the keys' numbers in that order, and all columns; None if a value overflows."""
         try:
             columns = [column.to_pylist() for column in self.table.columns]
         except OverflowError:  # a date past the year 9999
@@ -107,7 +107,7 @@ class KeySet:
         return [columns[0][number] for number in order], order, columns
 
     def in_range(self, ranges: Sequence[KeyRange]) -> list[int]:
-        """Return the keys that lie in the ranges of the key's columns, or of the first few of them."""
+        """Return the keys in the ranges of all key columns, or of the first few of them."""
         if self._sorted is None:
             return list(self.number.values())
         firsts, order, columns = self._sorted
@@ -119,7 +119,7 @@ class KeySet:
         return inside
 
     def groups(self, footer: GroupedFile, among: Set[int]) -> list[tuple[int, list[int]]]:
-        """Return the row groups of a file that may hold keys among those given, with these."""
+        """Return the row groups of a file that may hold keys of `among`, each with these keys."""
         if among.isdisjoint(self.in_range([footer.whole])):
             return []
         found = [
@@ -132,11 +132,11 @@ class KeySet:
 def lookup(
     store: Store, snapshot: Snapshot, keys: pa.Table, *, columns: Sequence[str], raw: bool, since: int
 ) -> pa.Table:
-    """Return the rows of these keys that the merged view has, in the order of the keys, each once.
+    """Return the rows of these keys in the merged view, in the order of the keys, each once.
 
     Args:
         store: the dataset.
-        snapshot: what the reader sees.
+        snapshot: the snapshot to read.
         keys: the key columns.
         columns: the columns to return.
         raw: do not apply tombstones.
@@ -162,7 +162,7 @@ def lookup(
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What a lookup reads: the files of a snapshot, through what is kept of them."""
+    """The files of a snapshot, read through the cache."""
 
     store: Store
     snapshot: Snapshot
@@ -192,7 +192,7 @@ def _change_path(file: DataFile) -> str:
 
 
 def _last_changes(files: _Files, asked: KeySet, *, raw: bool) -> dict[int, KeyChange]:
-    """Return what the changes above the watermark say last of the asked keys; with `raw`, tombstones say nothing."""
+    """Return the last change above the watermark of each requested key; with `raw`, tombstones are ignored."""
     found: dict[int, KeyChange] = {}
 
     def note(number: int, change: KeyChange) -> None:
@@ -215,7 +215,7 @@ def _last_changes(files: _Files, asked: KeySet, *, raw: bool) -> dict[int, KeyCh
 
 
 def _listed(files: _Files, file: DataFile) -> KeyIndex:
-    """Return the keys of a small change file, and keep them."""
+    """Return the keys of a small change file, and cache them."""
     path = _change_path(file)
     kept: KeyIndex | None = files.visit.find(path, _LISTED)
     if kept is not None:
@@ -242,7 +242,7 @@ def _note_last(changes: dict[Hashable, KeyChange], value: Hashable, change: KeyC
 
 
 def _searched(files: _Files, file: DataFile, asked: KeySet) -> list[tuple[int, KeyChange]]:
-    """Find the asked keys in a large change file."""
+    """Find the requested keys in a large change file."""
     reader = files.reader(_change_path(file))
     names = [*reader.key, OP, POS, ROW_SEQ]
 
@@ -274,7 +274,7 @@ def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *
 
 
 def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequence[str]) -> list[FoundRows]:
-    """Read the change rows at these places."""
+    """Read the change rows at these locations."""
     groups: dict[tuple[str, int, bool], list[tuple[int, int]]] = {}
     for number, place in places.items():
         groups.setdefault((place.path, place.group, place.keep), []).append((place.row, number))
@@ -305,7 +305,7 @@ def _base_rows(files: _Files, asked: KeySet, missing: Set[int], columns: Sequenc
 
     def read(part: tuple[FileReader, int, list[int]]) -> FoundRows | None:
         reader, group, numbers = part
-        again = reader.has_columns(group, asked.key)  # then it is worth more than this one lookup
+        again = reader.has_columns(group, asked.key)  # then the row group is worth more than this one lookup
         keys = reader.columns(group, asked.key)
         hits = sorted((row, number) for number, row in matches(keys, asked, numbers, unique=True))
         if not hits:
@@ -319,7 +319,7 @@ def _base_rows(files: _Files, asked: KeySet, missing: Set[int], columns: Sequenc
 
 
 def matches(table: pa.Table, asked: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
-    """Return which of the given asked keys the rows have, each with its row, or rows if a key is not `unique` there."""
+    """Return which of the requested keys the rows have, each with its row, or rows if a key is not `unique` there."""
     rows = asked.table
     wanted = rows.take(pa.array(numbers, pa.int64()))
     table = table.select(asked.key)
@@ -335,12 +335,12 @@ def matches(table: pa.Table, asked: KeySet, numbers: Sequence[int], *, unique: b
     found = np.flatnonzero(np.asarray(mask))
     values = plain_keys(table.take(pa.array(found)), asked.key) if len(found) else []
     hits = zip((asked.number.get(value, -1) for value in values), found.tolist(), strict=True)
-    given = set(numbers)  # the columns of two keys can make up a third one that was asked for, too
+    given = set(numbers)  # the columns of two keys can make up a third one that was requested, too
     return [(number, row) for number, row in hits if number in given]
 
 
 def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
-    """Return the row of each value if a binary search finds them all; else some are absent or the rows are not in order."""
+    """Return the row of each value by binary search; None if a value is absent or the rows are not in order."""
     at = pc.search_sorted(rows, values, side="left")
     if not len(rows) or pc.max(at).as_py() >= len(rows) or not pc.all(pc.equal(rows.take(at), values)).as_py():
         return None
@@ -352,14 +352,14 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
 
 
 def _in_order(found: Sequence[FoundRows], schema: pa.Schema) -> pa.Table:
-    """Bring the rows into the order of the keys."""
+    """Sort the rows by the order of the keys."""
     table = pa.concat_tables([schema.empty_table(), *(one.rows.cast(schema) for one in found)])
     order = np.argsort([number for one in found for number in one.numbers], kind="stable").astype(np.int64)
     return table.take(pa.array(order)).combine_chunks()
 
 
 def _each(work: Callable[[T], U], parts: Sequence[T], kept: Callable[[T], bool]) -> list[U]:
-    """Do the same to several parts; a few at once, if more than one of them has to be read from disk."""
+    """Apply `work` to all parts. Use a few threads if more than one part has to be read from disk."""
     if len(parts) > 1 and sum(not kept(part) for part in parts) > 1:
         with ThreadPoolExecutor(min(READ_THREADS, len(parts))) as pool:
             return list(pool.map(work, parts))
@@ -367,7 +367,10 @@ def _each(work: Callable[[T], U], parts: Sequence[T], kept: Callable[[T], bool])
 
 
 def plain_keys(table: pa.Table, key: Iterable[str]) -> list[Hashable]:
-    """Return keys as values that compare and hash: times and dates as numbers, because Python cannot hold all of them."""
+    """Return keys as values that compare and hash.
+
+    Times and dates become numbers, because Python cannot hold all of them.
+    """
     columns = [_plain(table.column(name)) for name in key]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 

@@ -1,14 +1,14 @@
-"""Hiding changed rows by where they stand instead of by their key: for a few changes over a large base.
+"""Hides changed rows by position instead of by key: for a few changes over a large base.
 
-A join by key reads, hashes and looks up the key of every base row in every query. But where a changed key stands in which
-base file does not change until base does: so a key is looked for once, and its place is kept. Places are bit masks of 64 rows
-each. A query reads no key, and rows that stand side by side look at the same mask.
+A join by key reads, hashes and looks up the key of every base row in every query. But the position of a changed key in
+a base file does not change until base does. So a key is searched once, and its position is cached. Positions are bit
+masks of 64 rows each. A query reads no key, and neighbouring rows use the same mask.
 
-Many new keys are found by Spark, which reads base's keys; a few are looked up in the row groups that may hold them, without
-Spark. So a small write costs the next read little.
+Spark finds many new keys by reading base's keys. A few keys are looked up without Spark in the row groups that may
+hold them. So a small write costs the next read little.
 
-Base and change files are one scan, because a union would end Spark's generated code: in a change file every row is hidden
-that is not the last upsert of its key.
+Base and change files are one scan, because a union would end Spark's generated code. In a change file every row is
+hidden that is not the last upsert of its key.
 """
 
 import contextlib
@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CHANGE_FILES: Final = 128
-"""More change files than this are read once, as Arrow: opening each of them in every query would cost more."""
+"""Largest number of change files in the scan.
+
+More are read once, as Arrow, because every query would open each of them.
+"""
 LOOKED_UP_KEYS: Final = 200
-"""Up to this many new keys are looked up one by one; more are joined with base's keys."""
+"""Largest number of new keys that are looked up one by one. More are joined with base's keys."""
 MASK_ROWS_BITS: Final = 6
 FILE_MASKS_BITS: Final = 20
 MAX_FILE_ROWS: Final = 1 << (MASK_ROWS_BITS + FILE_MASKS_BITS)
@@ -49,7 +52,7 @@ _MASKS: Final = pa.schema([(_PLACE, pa.int64()), (_NAME, pa.string()), (_MASK, p
 
 
 def can_hide(store: Store, snapshot: Snapshot) -> bool:
-    """True if base is large enough to be worth it, and the files are neither too many nor too long."""
+    """True if base is large enough to gain from masks, and the files are neither too many nor too long."""
     return (
         snapshot.base.rows >= store.settings.positions_from_rows
         and 0 < len(snapshot.base.files) <= LISTED_FILES
@@ -60,10 +63,10 @@ def can_hide(store: Store, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """The places of hidden rows, as masks kept by the executors until `close`.
+    """Positions of hidden rows, as masks that the executors cache until `close`.
 
-    A place is a file, known by its size, and a run of 64 rows in it. Where two files have the same size, a mask says its file's
-    name too. The base rows of all `keys` are in `base_masks`.
+    A position is a file, identified by its size, and a run of 64 rows in it. Where two files have the same size, a mask
+    also has its file's name. The base rows of all `keys` are in `base_masks`.
     """
 
     base_version: int
@@ -73,8 +76,8 @@ class Hidden:
     masks: "DataFrame"
 
     def close(self) -> None:
-        """Let the executors drop the masks; frames that need them work them out again."""
-        with contextlib.suppress(*spark_errors()):  # of a session that has ended
+        """Release the masks of the executors. Frames that need them compute them again."""
+        with contextlib.suppress(*spark_errors()):  # the session has ended
             self.masks.unpersist()
 
 
@@ -83,14 +86,14 @@ def hidden_rows(
 ) -> Hidden:
     """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
 
-    What was found `before` over the same base is taken over; only keys that are new since are looked for.
+    Masks found `before` over the same base are reused. Only keys that are new since are searched.
     """
     keys = latest.select(list(store.spec.key))
     known = before if isinstance(before, Hidden) else None
     new, masks = keys, _MASKS.empty_table()
     if known is not None and (known.base_version, known.raw) == (snapshot.base.version, raw):
         since = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key)))
-        if keys.num_rows - since.num_rows == known.keys.num_rows:  # else it is of a newer snapshot than this one
+        if keys.num_rows - since.num_rows == known.keys.num_rows:  # else it belongs to a newer snapshot than this one
             new, masks = since, known.base_masks
     try:
         if new.num_rows > LOOKED_UP_KEYS:
@@ -125,7 +128,7 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
     gone = (
         (F.col("_here") == F.col(_PLACE))
         & (F.getbit(F.col(_MASK), F.col("_bit")) == 1)
-        & (name.isNull() | ((F.col("_file") >= name) & (F.col("_file") <= name)))  # an equality would be looked up
+        & (name.isNull() | ((F.col("_file") >= name) & (F.col("_file") <= name)))  # an equality would become a lookup
     )
     return every.join(F.broadcast(hidden.masks), gone, "left_anti").select(*store.schema.names)
 
@@ -134,7 +137,7 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
 
 
 def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
-    """Let Spark find keys in base files. Only places leave it."""
+    """Find keys in base files with Spark. Only positions leave Spark."""
     from pyspark.sql import functions as F
 
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
@@ -169,7 +172,7 @@ def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
 
 
 def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the runs of 64 rows that the given row numbers are in, and their masks."""
+    """Return the runs of 64 rows that contain the given row numbers, and their masks."""
     runs, where = np.unique(rows >> MASK_ROWS_BITS, return_inverse=True)
     masks = np.zeros(len(runs), np.uint64)
     np.bitwise_or.at(masks, where, np.uint64(1) << (rows & (_MASK_ROWS - 1)).astype(np.uint64))
@@ -188,7 +191,7 @@ def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
 
 
 def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
-    """Bring two sets of masks together: those of one place become one."""
+    """Merge two sets of masks: masks of one position become one."""
     table = pa.concat_tables([masks, found]).combine_chunks()
     if not table.num_rows:
         return table
@@ -202,7 +205,7 @@ def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
 
 
 def _shared_names(masks: pa.Table, files: Sequence[DataFile]) -> pa.Table:
-    """Take the name from masks whose file's size is its alone: it would be sent to every task for nothing."""
+    """Remove the name from masks whose file has a unique size, because it would be sent to every task needlessly."""
     shared = pa.array(_shared_sizes(files), pa.int64())
     size = pa.array(masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS)
     names = pc.if_else(pc.is_in(size, value_set=shared), masks.column(_NAME), pa.scalar(None, pa.string()))

@@ -1,7 +1,7 @@
 """Arrow rows as Python values, for results, tables and JSON.
 
-Python's dates end at year 9999. No row outside of the years 1 to 9999 is accepted, but a table of an earlier version, or
-a query, may have one. Then the error names the column.
+Python's dates end at year 9999. No row outside of the years 1 to 9999 is accepted. But a table of an earlier version,
+or a query, may have one. Then the error names the column.
 """
 
 from collections.abc import Callable

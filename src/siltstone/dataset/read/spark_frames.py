@@ -1,4 +1,4 @@
-"""A dataset's files and rows as Spark frames, and how rows are joined by key: what reads and folds are made of."""
+"""A dataset's files and rows as Spark frames, and joins by key: the parts of reads and folds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LISTED_FILES: Final = 256
-"""Up to this many base files are named to Spark one by one."""
+"""Largest number of base files that are passed to Spark by name."""
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """Return the columns in the words of Spark's DDL, without nullability: a reader promises nothing."""
+    """Return the columns as Spark DDL, without nullability: a reader guarantees none."""
     return ", ".join(f"`{f.name}` {type_name(f.type)}" for f in schema)
 
 
 def scan_schema(schema: pa.Schema) -> "StructType | str":
     """Return the columns for a scan of Parquet files, of which some may be older than some columns.
 
-    Spark shows null for a column that a file lacks, or its existence default, an expression in the field's metadata.
+    For a column that a file lacks Spark shows null, or its existence default, an expression in the field's metadata.
     """
     defaults = {f.name: text for f in schema if (text := default_text(f)) is not None}
     if not defaults:
@@ -45,9 +45,10 @@ def scan_schema(schema: pa.Schema) -> "StructType | str":
 
 
 def arrow_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
-    """Return an Arrow table as a frame; the types are said, as Spark would take a time without zone for one in its own.
+    """Return an Arrow table as a frame.
 
-    Chunks are combined first: PySpark 4.2 loses every row that comes after an empty chunk.
+    Types are explicit, because Spark would read a time without zone in its own zone.
+    Chunks are combined first, because PySpark 4.2 loses every row that comes after an empty chunk.
     """
     ddl = spark_schema(table.schema)
     return (
@@ -58,7 +59,7 @@ def arrow_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
 def scan(spark: "SparkSession", store: Store, schema: pa.Schema, paths: Sequence[Path]) -> "DataFrame":
     """Return the rows of exactly these files of the dataset. Spark verifies the checksums of their pages.
 
-    Spark cannot verify what else they hold: this process does, once for each file.
+    Spark cannot verify footers and indexes. This process does, once for each file.
     """
     store.check_files(paths)
     verify = str(store.settings.verify_checksums).lower()
@@ -68,14 +69,14 @@ def scan(spark: "SparkSession", store: Store, schema: pa.Schema, paths: Sequence
 def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
     """Return base, pinned to the snapshot: to exactly its files, or, where they are many, to its version.
 
-    Resolving an old version costs Spark 0.2 s to 2 s each time, a short list of files a tenth of that; with many files the
-    log's statistics are worth it, because they keep the executors from opening them all.
+    Resolving an old version costs Spark 0.2 s to 2 s each time, a short list of files a tenth of that. With many files
+    the log's statistics are worth it, because they keep the executors from opening all files.
     """
     if len(snapshot.base.files) <= LISTED_FILES or any(default_text(f) is not None for f in store.schema):
         return files_frame(spark, store, snapshot.base.files)
     if store.settings.verify_checksums:
         store.check_files([store.base.path / file.path for file in snapshot.base.files])
-        spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta hands options of a read to no scan, but those of the session
+        spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta passes options of a read to no scan, only those of the session
     return spark.read.format("delta").option("versionAsOf", snapshot.base.version).load(str(store.base.path))
 
 
@@ -89,7 +90,7 @@ def files_frame(spark: "SparkSession", store: Store, files: Sequence[DataFile]) 
 def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
     """Return Δ read by the executors: every change row above the watermark with its own sequence as ``_seq``.
 
-    The sequence lives in the log, so it is joined by file name: that needs no version of `changes` to stay readable.
+    The sequence is in the log and is joined by file name. So no version of `changes` has to stay readable.
     """
     from pyspark.sql import functions as F
 
@@ -109,7 +110,7 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
 
 
 def latest_of(changes: "DataFrame", key: Sequence[str]) -> "DataFrame":
-    """Keep the last row of each key by (sequence, position)."""
+    """Return the last row of each key by (sequence, position)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -118,9 +119,9 @@ def latest_of(changes: "DataFrame", key: Sequence[str]) -> "DataFrame":
 
 
 def by_hash(changed: "DataFrame", key: Sequence[str]) -> "tuple[DataFrame, Column]":
-    """Return the frame with its key under other names beside its hash, and the condition that joins it to rows by key.
+    """Return the frame with its key renamed beside its hash, and the condition that joins it to rows by key.
 
-    The key itself is compared by two inequalities: an equality would become part of the lookup, and that is what is slow.
+    The key itself is compared by two inequalities, because an equality would become part of the lookup, which is slow.
     """
     from pyspark.sql import functions as F
 
@@ -133,14 +134,17 @@ def by_hash(changed: "DataFrame", key: Sequence[str]) -> "tuple[DataFrame, Colum
 
 
 def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
-    """Say how the changed keys meet the base: a small set goes to every task, a large one never through the driver."""
+    """Choose the join of changed keys and base.
+
+    A small set is broadcast to every task, a large one never passes the driver.
+    """
     from pyspark.sql import functions as F
 
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
 
 
 def kept_on_disk(frame: "DataFrame") -> "DataFrame":
-    """Return the frame as Spark computes it once."""
+    """Return the frame, cached on disk so that Spark computes it once."""
     from pyspark import StorageLevel
 
     return frame.persist(StorageLevel.DISK_ONLY)

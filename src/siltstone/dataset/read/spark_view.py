@@ -1,9 +1,10 @@
-"""The merged view on Spark: frames in, frames out, no actions (but the search of `position_masks`).
+"""The merged view on Spark: frames in, frames out, no actions (except the search of `position_masks`).
 
-A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by position
-(`position_masks`). Otherwise the changed keys are joined away from base and the upserts are added: small change sets reach Spark
-as one Arrow table, large ones are read by the executors.
-No predicate on a column outside the key is ever pushed below "latest per key": what is last is known before the join.
+A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by
+position (`position_masks`). Otherwise the changed keys are anti-joined from base and the upserts are added. Small
+change sets reach Spark as one Arrow table, large ones are read by the executors.
+No predicate on a column outside the key is ever pushed below "latest per key": the last change is known before the
+join.
 """
 
 from collections.abc import Sequence
@@ -24,23 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The last change of each key, ready to be laid over base: the keys it hides, and the rows it brings."""
+    """The last change of each key, ready to be merged over base: the keys it hides, and the rows it adds."""
 
     keys: "DataFrame"
     upserts: "DataFrame"
     small: bool
 
     def close(self) -> None:
-        """Nothing is held outside this process."""
+        """Do nothing: no resource is held outside this process."""
 
 
 def merged_frame(
     spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool = False, once: bool = False
 ) -> "DataFrame":
-    """Return the merged view; with `raw`, tombstones do not count. What is read `once` is not worth a search of places.
+    """Return the merged view; with `raw`, tombstones are not applied.
 
-    What a small set of changes hides and brings is kept with the store until the dataset changes, so that a second read of
-    the same state does not work it out again.
+    Positions are not searched for a view that is read `once`.
+    The overlay of a small set of changes is cached with the store until the dataset changes. So a second read of the
+    same state does not compute it again.
     """
     if not snapshot.unfolded:
         return base_frame(spark, store, snapshot)
@@ -66,7 +68,7 @@ def merged_frame(
 
 
 def _latest(store: Store, snapshot: Snapshot, *, raw: bool, columns: Sequence[str] = ()) -> "pa.Table":
-    """Return the last change of each key, with the place where it stands."""
+    """Return the last change of each key, with its location."""
     import pyarrow.compute as pc
 
     rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns, OP], places=True)
@@ -101,7 +103,7 @@ def _large(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool
 def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: "pa.Schema") -> "DataFrame":
     """Return the base rows whose key was not changed.
 
-    Spark looks a number up in a broadcast table faster than text, so other keys than numbers are found by their hash.
+    Spark looks up a number in a broadcast table faster than text, so keys that are not numbers are found by their hash.
     """
     import pyarrow as pa
     from pyspark.sql import functions as F

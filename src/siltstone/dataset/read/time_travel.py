@@ -1,23 +1,24 @@
-"""Time travel: what a dataset said after an earlier sequence, or at an earlier time.
+"""Time travel: the state of a dataset after an earlier sequence, or at an earlier time.
 
-The state after sequence s is base at a version v whose watermark w(v) is at most s, and the changes in (w(v)..s]. What the two
-logs still know decides whether it can be had:
+The state after sequence s is base at a version v whose watermark w(v) is at most s, and the changes in (w(v)..s]. The
+two logs decide whether it can be read:
 
-1. the newest kept v with w(v) <= s is taken; if w(v) = s, base alone is the answer, and that is true of every fold for as long
-   as base keeps its log and its removed files (`base_retention_hours`);
-2. otherwise the changes are needed: the oldest kept version c of `changes` that has s is opened. At c no prune may have passed
-   w(v), and a file must end exactly at s: a squashed file stands for its last sequence alone. `changes` forgets soon
-   (`changes_retention_hours`);
+1. the newest retained v with w(v) <= s is used. If w(v) = s, base alone is the state. That holds for every fold while
+   base retains its log and its removed files (`base_retention_hours`);
+2. otherwise the changes are needed: the oldest retained version c of `changes` that has s is opened. At c no prune may
+   have passed w(v), and a file must end exactly at s, because a squashed file represents its last sequence alone.
+   `changes` is retained for a shorter time (`changes_retention_hours`);
 3. every file of both must still be on disk.
 
-So the pair (c, v) is a snapshot that a reader could have taken, cut at s. Whatever is missing makes the point *not found*,
-with the points that can be read: never a guess.
+So the pair (c, v) is a snapshot that a reader could have taken, cut at s. If any part is missing, the point is *not
+found*, and the error lists the points that can be read. Nothing is guessed.
 
-As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of `changes`
-tells it; for longer ago base's does, because a fold notes when the first and the last of its changes were committed: if t lies
-after the last of one fold and before the first of the next, the state is that of the fold. Rows that came without a sequence, by
-a first load, count by the time of their commit. Commits of another program, and what undid them, do not count. Clocks decide
-nothing else: folds do not change what a dataset says, so their own time is not asked for.
+As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of
+`changes` gives it. For earlier times base's log does, because a fold records when the first and the last of its changes
+were committed. If t is after the last change of one fold and before the first of the next, the state is that of the
+fold. Rows without a sequence, from a first load, count by the time of their commit. Commits of another program, and the
+commits that undid them, do not count. Clocks decide nothing else: folds do not change rows, so their own time is not
+used.
 """
 
 import datetime
@@ -38,19 +39,19 @@ from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE,
 from siltstone.model.files import DataFile
 
 LOOKS: Final = 5
-"""A log can be cleaned while it is read; the next listing is whole again."""
+"""Tries to read a log that is cleaned meanwhile. The next listing is complete again."""
 NAMED_POINTS: Final = 1000
 NAMED_FOLDS: Final = 100
-"""A message that says what can be read looks at no more sequences and folds than these, the newest."""
+"""Newest sequences and folds that are checked for a message about the readable points."""
 NAMED_RANGES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One kept version of a table: the latest time of it and all before it, and where its transactions stood.
+    """One retained version of a table: the latest time of it and all before it, and its app transactions.
 
-    It `speaks` if it changed what the dataset says without a sequence. A fold has `changed_ms`, when the first and the last of
-    its changes were committed.
+    It `speaks` if it changed rows without a sequence. A fold has `changed_ms`, the commit times of the first and the
+    last of its changes.
     """
 
     version: int
@@ -61,15 +62,15 @@ class Moment:
 
 
 class _OutOfReach(Exception):  # noqa: N818
-    """A part of the state is not kept any more."""
+    """A part of the state is no longer retained."""
 
 
 def snapshot_at(store: Store, at: object) -> Snapshot:
     """Return the snapshot of an earlier point: a sequence, or a time (see the module's header).
 
     Raises:
-        InvalidRequest: it is neither, or a time that has not come yet.
-        NotFound: it was never there, or is not kept any more; the message says what can be read.
+        InvalidRequest: it is neither, or a time in the future.
+        NotFound: the point never existed, or is no longer retained; the message lists what can be read.
         Gone: the dataset was dropped.
     """
     point = as_point(at)
@@ -88,13 +89,13 @@ def all_there(table: Table, files: Iterable[DataFile]) -> bool:
 
 
 class Past:
-    """What the logs of one dataset know of earlier states. `changes` is looked at before `base`, as every reader does."""
+    """The earlier states of one dataset that its logs retain. `changes` is read before `base`, as by every reader."""
 
     def __init__(self, store: Store) -> None:
         """Read both logs.
 
         Raises:
-            FileNotFoundError: a log was cleaned on the way; look again.
+            FileNotFoundError: a log was cleaned during the read; read it again.
             LogChanged: the same.
             Gone: the dataset was dropped.
         """
@@ -116,7 +117,7 @@ class Past:
             raise self.not_kept(sequence) from error
 
     def at_time(self, moment: datetime.datetime) -> Snapshot:
-        """Return the newest state all of whose commits have a time of at most this."""
+        """Return the newest state of which all commits have at most this time."""
         if moment > self._store.clock.now():
             raise InvalidRequest(f"Dataset {self._store.name}: {_told(moment)} has not come yet.")
         limit_ms = epoch_ms(moment)
@@ -129,9 +130,9 @@ class Past:
             raise self.not_kept(moment) from error
 
     def _base_until(self, limit_ms: int) -> Sequence[Moment]:
-        """Return base's versions before the first that said something new after the limit.
+        """Return base's versions before the first that changed rows without a sequence after the limit.
 
-        What the oldest one that is kept has changed is not known, so it counts as something new.
+        The changes of the oldest retained version are not known, so it counts as such a version.
         """
         for number, found in enumerate(self._base):
             if found.at_ms > limit_ms and (found.speaks or not number):
@@ -139,10 +140,10 @@ class Past:
         return self._base
 
     def _folded_at(self, limit_ms: int) -> int:
-        """Return the sequence of a time that only base remembers.
+        """Return the sequence at a time that only base's log covers.
 
         Raises:
-            _OutOfReach: a change may have come between the last fold before it and that time.
+            _OutOfReach: a change may have been committed between the last fold before it and that time.
         """
         folds = [found for found, _ in self._steps()]
         untils = [found.changed_ms[0] if found.changed_ms else None for found in folds[1:]]
@@ -156,7 +157,7 @@ class Past:
         return known[-1][0]
 
     def _steps(self) -> Iterator[tuple[Moment, int | None]]:
-        """Yield the first version of each watermark, with the latest time of the changes up to there, None if it is not known."""
+        """Yield the first version of each watermark, with the latest time of its changes; None if that is not known."""
         latest_ms, before = 0, -1
         for found in self._base:
             if (watermark := _number(found, APP_FOLD)) == before:
@@ -166,7 +167,10 @@ class Past:
             yield found, latest_ms if found.changed_ms or not found.version else None
 
     def _next_change_ms(self, fold: Moment) -> int | None:
-        """Return when the first change after the newest fold came; the log of `changes` begins later than what is asked for."""
+        """Return the time of the first change after the newest fold.
+
+        The log of `changes` begins after the requested time.
+        """
         watermark, oldest = _number(fold, APP_FOLD), self._changes[0]
         if _number(oldest, APP_SEQ) <= watermark:
             return oldest.at_ms
@@ -174,10 +178,10 @@ class Past:
         return min((file.modified_ms for file in files if sequence_of(file) == watermark + 1), default=None)
 
     def _state(self, sequence: int, versions: Sequence[Moment]) -> Snapshot:
-        """Put the state after a sequence together, from one of these versions of base.
+        """Build the state after a sequence, from one of these versions of base.
 
         Raises:
-            _OutOfReach: a part of it is not kept.
+            _OutOfReach: a part of it is no longer retained.
         """
         fitting = [found for found in versions if _number(found, APP_FOLD) <= sequence]
         if not fitting:
@@ -199,7 +203,7 @@ class Past:
         pinned = self._open(self._store.changes, found.version)
         files = tuple(file for file in pinned.files if above < sequence_of(file) <= sequence)
         if sequence not in {sequence_of(file) for file in files}:
-            raise _OutOfReach  # it lies inside a squashed file
+            raise _OutOfReach  # it is inside a squashed file
         return replace(pinned, files=files, transactions={APP_SEQ: sequence})
 
     def _open(self, table: Table, version: int, *apps: str) -> TableVersion:
@@ -208,10 +212,10 @@ class Past:
             self._opened[place] = table.at(version, *apps)
         return self._opened[place]
 
-    # ---- saying what can be read ---------------------------------------------------------------------------------
+    # ---- readable points -----------------------------------------------------------------------------------------
 
     def not_kept(self, point: Point) -> NotFound:
-        """Return the error that says what can be read instead."""
+        """Return the error that lists what can be read instead."""
         name = self._store.name
         if not isinstance(point, int) and self._made_later(epoch_ms(point)):
             return NotFound(f"Dataset {name} was not there yet at {_told(point)}.")
@@ -232,7 +236,7 @@ class Past:
 
     @cached_property
     def _readable(self) -> list[int]:
-        """The sequences that can be read, among the newest."""
+        """The readable sequences among the newest."""
         first = max(0, self._now.sequence - NAMED_POINTS)
         folds = sorted({_number(found, APP_FOLD) for found in self._base})[-NAMED_FOLDS:]
         return [one for one in sorted({*folds, *range(first, self._now.sequence + 1)}) if self._is_readable(one)]
@@ -255,7 +259,7 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
 def _told_by(entries: Sequence[LogEntry], start: Mapping[str, int], apps: Sequence[str]) -> Iterator[Moment]:
     transactions, at_ms = dict(start), 0
     for entry in entries:
-        if entry.is_foreign:  # undone since, or the dataset would be refused: it was never a state of this dataset
+        if entry.is_foreign:  # undone since, or the dataset would be rejected: it was never a state of this dataset
             continue
         transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
         at_ms = max(at_ms, entry.at_ms)
@@ -282,7 +286,7 @@ def _told(point: Point) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return whole numbers in order as people say them.
+    """Return whole numbers in order as readable ranges.
 
     >>> _ranges([0, 3, 4, 5, 9])
     '0, 3 to 5, 9'

@@ -1,19 +1,19 @@
-"""A buffered producer: rows come one by one from many threads, and are appended to a log in batches.
+"""A buffered producer: many threads insert rows one by one, and the rows are appended to a log in batches.
 
-Terms. What `insert` was given is a *parcel*; parcels *wait* until a *flush* writes all that wait as one batch.
+Terms. The rows of one `insert` are a *parcel*. Parcels *wait* until a *flush* writes all waiting parcels as one batch.
 
 Flow:
 
-1. `insert` puts a parcel into the buffer and returns a future. The thread that fills the buffer (by rows or bytes) flushes it,
-   and so waits for the disk: nobody can insert faster than is written for long.
-2. A background thread flushes what has waited too long.
-3. When the batch is durable, the future of each of its parcels gets the acknowledgement: the sequence, how many of its rows
-   were written, and which were refused, by their place in the parcel.
+1. `insert` puts a parcel into the buffer and returns a future. The thread that fills the buffer (by rows or bytes)
+   flushes it, and so waits for the disk. So callers cannot insert faster than the disk writes for long.
+2. A background thread flushes parcels that have waited too long.
+3. When the batch is durable, the future of each of its parcels gets the acknowledgement: the sequence, the number of
+   its rows that were written, and the rejected rows, by their place in the parcel.
 
-A bad row is refused by itself. If a batch fails as a whole, the futures of all its parcels fail with that error, and the next
-`flush` or `close` raises it: nobody who never looks at a future takes lost rows for written ones. Such rows may be inserted again
-by whoever knows that they were not written.
-A crash loses what waits and was not acknowledged. `close` writes what waits; a closed producer has lost nothing.
+A bad row is rejected by itself. If a batch fails as a whole, the futures of all its parcels fail with that error, and
+the next `flush` or `close` raises it. So a caller that never reads a future does not mistake lost rows for written
+ones. A caller that knows that the rows were not written may insert them again.
+A crash loses waiting parcels, which were not acknowledged. `close` writes them; a closed producer has lost nothing.
 """
 
 import threading
@@ -28,22 +28,22 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.reports import AppendAck
 
 VALUE_BYTES: Final = 8
-"""What a value is taken to weigh that is neither text nor bytes nor a collection."""
+"""Assumed size in bytes of a value that is neither text nor bytes nor a collection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a batch is written: by rows, bytes or the age of the oldest row that waits."""
+    """Limits of a batch: rows, bytes and the age of the oldest waiting row."""
 
     rows: int
     seconds: float
     size_bytes: int
 
     def check(self, dataset: str) -> None:
-        """Refuse limits that would flush never, or always.
+        """Validate the limits: others would never flush, or always.
 
         Raises:
-            InvalidRequest: one of them is not a positive number.
+            InvalidRequest: a limit is not a positive number.
         """
         given: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
         for name, value in given.items():
@@ -60,14 +60,14 @@ class _Parcel:
 
 
 class Producer:
-    """Takes rows for one log and appends them in batches. Safe to share between threads."""
+    """Buffers rows for one log and appends them in batches. Safe to share between threads."""
 
     def __init__(self, append: Callable[[list[Any]], AppendAck], limits: Limits, *, clock: Clock) -> None:
-        """Start with an empty buffer, and a thread that watches how old it gets."""
+        """Start with an empty buffer, and a thread that watches its age."""
         self._append = append
         self._limits = limits
         self._clock = clock
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards all fields that follow
         self._waiting: list[_Parcel] = []
         self._rows = 0
         self._bytes = 0
@@ -79,10 +79,10 @@ class Producer:
         self._watcher.start()
 
     def insert(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> "Future[AppendAck]":
-        """Take one row, or several that are acknowledged together.
+        """Insert one row, or several that are acknowledged together.
 
         Returns:
-            A future. Its result means that the rows are durable, but for those it names as refused.
+            A future. Its result means that the rows are durable, except those it names as rejected.
 
         Raises:
             InvalidRequest: the producer is closed, or there is no row.
@@ -91,7 +91,7 @@ class Producer:
         if not given:
             raise InvalidRequest("There is no row to insert.")
         parcel = _Parcel(given, Future())
-        parcel.future.set_running_or_notify_cancel()  # what was taken is written: nobody can take it back
+        parcel.future.set_running_or_notify_cancel()  # an inserted parcel is written: no caller can cancel it
         size = sum(_weight(row) for row in given)
         with self._changed:
             if self._closed:
@@ -108,10 +108,10 @@ class Producer:
         return parcel.future
 
     def flush(self) -> None:
-        """Write what waits, and return when it is durable.
+        """Write all waiting parcels, and return when they are durable.
 
         Raises:
-            SiltstoneError: a batch, this one or one before, was not written.
+            SiltstoneError: this batch or an earlier one was not written.
         """
         self._write()
         with self._changed:
@@ -120,10 +120,10 @@ class Producer:
             raise failure
 
     def close(self) -> None:
-        """Write what waits, and take no more; safe to repeat.
+        """Write all waiting parcels, and accept no more; safe to repeat.
 
         Raises:
-            SiltstoneError: a batch, this one or one before, was not written.
+            SiltstoneError: this batch or an earlier one was not written.
         """
         with self._changed:
             self._closed = True
@@ -142,7 +142,7 @@ class Producer:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Flush what has waited too long, until the producer is closed."""
+        """Flush parcels that have waited too long, until the producer is closed."""
         while True:
             with self._changed:
                 if self._closed:
@@ -159,9 +159,9 @@ class Producer:
         return self._oldest_seconds + self._limits.seconds - self._clock.monotonic_seconds()
 
     def _write(self) -> None:
-        """Append all that waits; whatever goes wrong is told to the futures, and kept for whoever flushes or closes.
+        """Append all waiting parcels. An error is set on their futures, and stored for the next flush or close.
 
-        Futures are told without a lock: who listens to one may insert again.
+        Futures are completed without a lock, because a listener may insert again.
         """
         ack: AppendAck | None = None
         failure: BaseException | None = None
@@ -173,7 +173,7 @@ class Producer:
                 return
             try:
                 ack = self._append([row for parcel in taken for row in parcel.rows])
-            except BaseException as error:  # noqa: BLE001  # raised below, or by whoever flushes
+            except BaseException as error:  # noqa: BLE001  # raised below, or by the next flush
                 failure = error
                 with self._changed:
                     self._failure = self._failure or error
@@ -193,7 +193,7 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
     for parcel in taken:
         count = len(parcel.rows)
         own = tuple(replace(found, row=found.row - start) for found in refused if start <= found.row < start + count)
-        refused = refused[len(own) :]  # they come in order
+        refused = refused[len(own) :]  # refused rows are in order
         written = count - len(own)
         start += count
         parcel.future.set_result(
@@ -207,7 +207,7 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
 
 
 def _weight(value: Any) -> int:  # noqa: ANN401
-    """Return about how many bytes a value takes.
+    """Return the approximate size of a value in bytes.
 
     >>> _weight({"at": 7, "page": "/shop", "tags": ["a", "b"]})
     15

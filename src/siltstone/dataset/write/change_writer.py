@@ -1,15 +1,15 @@
-"""Writing changes: stage a Parquet file, then commit it with the next sequence, grouped with whatever else is waiting.
+"""Writes changes: stages a Parquet file, then commits it with the next sequence, grouped with all waiting batches.
 
 Flow of a batch:
 
-1. stage: the rows become the file ``changes/data/<batch>.parquet``, and ``<batch>.1.parquet`` and so on for a large batch (or
-   files written by Spark's executors); ``_pos`` counts on through the files of a batch;
+1. stage: the rows become the file ``changes/data/<batch>.parquet``, and ``<batch>.1.parquet`` and so on for a large
+   batch (or files written by Spark's executors); ``_pos`` counts on through the files of a batch;
 2. verify: the footer is read back and the file synced, beside other writers;
 3. queue: the leader of the round reads n = "siltstone.seq" and commits k files with sequences n+1..n+k, setting that
-   transaction to n+k; a lost race reads n again and rewrites nothing, because the number lives in the log.
+   transaction to n+k. A lost race reads n again and rewrites no file, because the number is stored in the log.
 
-A crash in 1 or 2 leaves files that no log names, whose owner is dead: the sweep takes them. A crash in 3 leaves the whole
-round, or nothing of it.
+A crash in 1 or 2 leaves files that no log names, whose owner is dead: the sweep deletes them. A crash in 3 leaves the
+whole round, or nothing of it.
 """
 
 import json
@@ -46,7 +46,7 @@ MAX_PRODUCER_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A staged batch: its files, and what it must not be applied twice for: a producer's sequence, or the files it is of."""
+    """A staged batch: its files, and its idempotency marks: a producer's sequence, or the loaded files."""
 
     files: tuple[DataFile, ...]
     rows: int
@@ -55,11 +55,11 @@ class Batch:
     producer_sequence: int = 0
     loaded: frozenset[str] = frozenset()
     planned_at: int | None = None
-    """The sequence up to which its rows were looked at: a key that was changed since must not be in it."""
+    """The sequence at which its rows were read. The batch must not hold a key that was changed since."""
 
 
 class ChangedMeanwhile(Exception):  # noqa: N818
-    """A key of a batch was changed since the batch was planned; nothing was written. Look again."""
+    """A key of a batch was changed since the batch was planned; nothing was written. Plan the batch again."""
 
 
 class _AllApplied(Exception):  # noqa: N818
@@ -70,7 +70,7 @@ class _PrunedMeanwhile(Exception):  # noqa: N818
     """Changes were pruned above the watermark that was read: base was folded since, or is older than `changes`."""
 
     def __init__(self, sequence: int) -> None:
-        """Take the sequence up to which changes were pruned."""
+        """Store the sequence up to which changes were pruned."""
         super().__init__(sequence)
         self.sequence = sequence
 
@@ -136,7 +136,7 @@ class ChangeWriter:
         return self.write(parts, batch_id=batch_id, producer=producer, sequence=sequence, planned_at=planned_at)
 
     def _staged(self, parts: Iterable[pa.Table], batch_id: str) -> Batch:
-        """Write the files of a batch. On failure the files that exist are removed; a crash leaves them to the sweep."""
+        """Write the files of a batch. On failure the written files are removed; a crash leaves them to the sweep."""
         batch = Batch(files=(), rows=0)
         try:
             for number, rows in enumerate(parts):
@@ -171,7 +171,7 @@ class ChangeWriter:
         return DataFile(path=relative, size_bytes=size, rows=rows.num_rows, stats=stats)
 
     def submit(self, batch: Batch) -> Ack:
-        """Commit a staged batch; if that fails for certain, its files are removed."""
+        """Commit a staged batch. If it certainly failed, its files are removed."""
         try:
             self._store.changes.verify(batch.files, expected=self._store.change_schema)
             ack = self._queue.submit(batch)
@@ -188,7 +188,7 @@ class ChangeWriter:
         return ack
 
     def note(self, producer: str | None, sequence: int | None) -> None:
-        """Record the sequence of a producer's write that has no rows, so that its next sequence leaves no gap."""
+        """Record the sequence of a producer's write without rows, so that its next sequence leaves no gap."""
         number = check_producer(producer, sequence)
         if producer is not None:
             self.submit(Batch(files=(), rows=0, producer=producer, producer_sequence=number or 0))
@@ -217,11 +217,11 @@ class ChangeWriter:
         return acks
 
     def _check_relation(self, parent: ParentVersion, watermark: int) -> None:
-        """Refuse a parent that is older than base, whose watermark was read before; and a base older than what was pruned.
+        """Reject a parent older than base, whose watermark was read before, and a base older than the pruned changes.
 
         Raises:
             Corruption: the next sequence would be invisible.
-            _PrunedMeanwhile: base has to be read again to tell.
+            _PrunedMeanwhile: base has to be read again to decide.
         """
         check_watermark(self._store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
         pruned = parent.transaction(APP_PRUNE) or 0
@@ -231,9 +231,9 @@ class ChangeWriter:
     def _changed_since(
         self, parent: ParentVersion, batch: Batch, planned_at: int, *, before: Sequence[DataFile]
     ) -> bool:
-        """True if a key of the batch was changed above a sequence, or if that cannot be seen any more.
+        """True if a key of the batch was changed above a sequence, or if that can no longer be determined.
 
-        `before` are the files of batches that come before it in the same commit.
+        `before` are the files of earlier batches in the same commit.
         """
         if (parent.transaction(APP_PRUNE) or 0) > planned_at:
             return True
@@ -251,10 +251,11 @@ class ChangeWriter:
         return pa.concat_tables(tables).combine_chunks()
 
     def _round(self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
-        """Give each batch its sequence on this parent; a repeat of a producer's last gets its first acknowledgement back.
+        """Give each batch its sequence on this parent.
 
-        A producer's sequence that is neither the last nor the next is refused, and the others of the round are not. A batch
-        of which any file was loaded meanwhile is not applied: its loader plans anew.
+        A repeat of a producer's last sequence gets its first acknowledgement again.
+        A producer's sequence that is neither the last nor the next is rejected; the other batches of the round are not.
+        A batch is not applied if any of its files was loaded meanwhile: its loader plans again.
         """
         sequence = parent.transaction(APP_SEQ) or 0
         adds: list[DataFile] = []
@@ -279,7 +280,7 @@ class ChangeWriter:
                 if last is not None and batch.producer_sequence != last + 1:
                     acks.append(self._out_of_order(batch, last))
                     continue
-            if batch.files:  # every sequence has a file: a missing one is a lost one
+            if batch.files:  # every sequence has a file: a missing file is a lost one
                 sequence += 1
             if batch.producer is not None:
                 transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
@@ -311,11 +312,11 @@ class ChangeWriter:
 
 
 _CHANGED: Final = Ack(sequence=None, rows=0, applied=False)
-"""Says of a batch that it was not written because of `ChangedMeanwhile`."""
+"""Acknowledgement of a batch that was not written because of `ChangedMeanwhile`."""
 
 
 def check_producer(producer: str | None, sequence: int | None) -> int | None:
-    """Refuse half of an idempotent write; return the sequence, if there is one, as the log can hold it.
+    """Require producer and sequence together; return the sequence, if given, in the log's range.
 
     Raises:
         InvalidRequest: only one of the two was given, or one is out of range.

@@ -1,13 +1,13 @@
-"""Marks of what was applied, and how the oldest are forgotten.
+"""Marks of applied writes, and how the oldest are forgotten.
 
-A mark is an app transaction on `changes` that is set in the commit it stands for: ``producer/<id>`` with the producer's last
-sequence, beside ``producer/<id>/ack`` with the sequence of that write, or ``loaded/<sha256>`` with the sequence of a load.
-Whether a write was applied is read from its mark, so no clock may drop one: a mark has no time and never expires.
+A mark is an app transaction on `changes`, set in the commit that it records: ``producer/<id>`` with the producer's last
+sequence, beside ``producer/<id>/ack`` with the sequence of that write, or ``loaded/<sha256>`` with the sequence of a
+load. Whether a write was applied is read from its mark, so no clock may drop a mark: it has no time and never expires.
 
-To keep logs small, a dataset remembers only the newest marks (setting `idempotence_marks`). The newest are those with the highest
-sequence of their last write. The others are forgotten by one commit, which depends on each of them: a producer that writes
-meanwhile makes it a Conflict, and nothing is forgotten. A forgotten mark carries a time of long ago, and the next checkpoint
-drops it.
+To keep logs small, a dataset retains only the newest marks (setting `idempotence_marks`). The newest are those with the
+highest sequence of their last write. One commit forgets the others and depends on each of them. If a producer writes
+meanwhile, this commit is a Conflict, and nothing is forgotten. A forgotten mark carries a time of long ago, and the
+next checkpoint drops it.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ from siltstone.model.commit import Commit, CommitKind
 ACK: Final = "/ack"
 """Suffix of a producer's second mark: the sequence of its last write."""
 REMAINING_SHARE: Final = 0.9
-"""Share of the limit that is left after forgetting, so that not every checkpoint is followed by it."""
+"""Share of the limit that is left after forgetting, so that it does not follow every checkpoint."""
 
 
 def loaded_marks(table: Table) -> set[str]:
-    """Return the marks of the files that were loaded, as the newest version of a table has them."""
+    """Return the marks of loaded files in the newest version of a table."""
     return set(table.marks(APP_LOADED))
 
 
 def forget_oldest(table: Table, *, most: int) -> int:
-    """Forget the oldest marks of a table that has more than `most`; return how many producers and files.
+    """Forget the oldest marks of a table that has more than `most`; return the number of forgotten producers and files.
 
     A crash leaves all of them or the commit.
     """

@@ -1,6 +1,6 @@
-"""What people append to a log and what they want hidden, as rows of changes; whatever does not fit is refused by name.
+"""Rows to append to a log and tombstones of a log, converted to rows of changes. Bad rows are rejected by name.
 
-Nothing here writes. A bad row refuses the batch, or, if the caller says so, itself alone.
+Nothing here writes. A bad row rejects the batch, or, if the caller requests it, only itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from siltstone.model.reports import RefusedRow
 from siltstone.model.spec import Spec
 
 MAX_REFUSED_ROWS: Final = 1000
-"""A batch with more bad rows than this is a mistake as a whole, and is refused as one."""
+"""Largest number of bad rows of a batch. A batch with more is a mistake as a whole, and is rejected as one."""
 
 
 class OnBadRow(StrEnum):
@@ -30,7 +30,7 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
     """Return rows to append as an Arrow table with exactly the schema's columns.
 
     Raises:
-        InvalidRequest: one of them does not fit; the message names it.
+        InvalidRequest: a row does not fit; the message names it.
     """
     table = to_table(rows, schema, dataset=dataset)
     for name in spec.partition_by:
@@ -45,7 +45,7 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
     return table
 
 
-# ---- one by one --------------------------------------------------------------------------------------------------
+# ---- row by row --------------------------------------------------------------------------------------------------
 
 
 def good_rows(
@@ -55,10 +55,10 @@ def good_rows(
     dataset: str,
     at_most: int | None = MAX_REFUSED_ROWS,
 ) -> tuple[pa.Table | None, tuple[RefusedRow, ...]]:
-    """Return the rows that fit, and those that do not with the reason; halves are tried until each bad row stands alone.
+    """Return the good rows, and the bad ones with reasons. The rows are halved until each bad row is isolated.
 
     Raises:
-        InvalidRequest: they are no rows at all, or more than `at_most` of them are bad.
+        InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
     """
     given = [rows] if isinstance(rows, Mapping) else rows
     good: list[pa.Table] = []
@@ -89,10 +89,10 @@ def good_rows(
 
 
 class TooManyRefused(Exception):  # noqa: N818
-    """More rows are bad than are worth naming."""
+    """More rows are bad than the limit allows to name."""
 
     def __init__(self, example: RefusedRow) -> None:
-        """Keep one of them, for the message."""
+        """Store one of them for the message."""
         super().__init__(example)
         self.example = example
 
@@ -108,7 +108,7 @@ def _part(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
 
 
 def _reason(error: InvalidRequest) -> str:
-    """Return what is wrong with a row that was checked alone, without its number in that check, which is 0."""
+    """Return the fault of a row that was checked alone, without its number in that check, which is 0."""
     return error.detail if isinstance(error, BadRow) else str(error)
 
 
@@ -116,7 +116,7 @@ def _reason(error: InvalidRequest) -> str:
 
 
 def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
-    """Return what is to be hidden, a row for each: the subject columns, null where a column is not named.
+    """Return the tombstones, one row each: the subject columns, null where a column is not named.
 
     Args:
         values: values of the one subject column, or dicts that name one or more subject columns.

@@ -4,12 +4,12 @@ A change row is a whole row, so an update reads the current rows, merges, and wr
 
 1. take a snapshot and look the keys up;
 2. merge the given columns into the rows that were found;
-3. write the rows as one batch that is planned at the snapshot's sequence. The commit refuses it if one of its keys was changed
-   above that sequence, by another process or by a batch of the same commit;
-4. if it was refused, begin again, until the time limit of a commit is up.
+3. write the rows as one batch that is planned at the snapshot's sequence. The commit refuses it if one of its keys was
+   changed above that sequence, by another process or by a batch of the same commit;
+4. if it was refused, start again, until the time limit of a commit is reached.
 
-So two updates of different columns of one row never lose each other's values, whoever wins. A crash leaves what a crash of an
-upsert leaves: the whole batch, or nothing of it.
+So two updates of different columns of one row never lose each other's values, whichever commits first. A crash leaves
+the same as a crash of an upsert: the whole batch, or nothing of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _ROW: Final = "_row"
 
 
 class Missing(StrEnum):
-    """What an update does about a key that no row has."""
+    """How an update handles a key without a row."""
 
     ERROR = "error"
     INSERT = "insert"
@@ -44,13 +44,13 @@ class Given:
     """The rows of an update."""
 
     table: pa.Table
-    """The columns that any row names."""
+    """The columns that at least one row names."""
     named: Mapping[str, Numbers]
-    """For each of these, whether a row names it."""
+    """For each of these columns, whether each row names it."""
     keys: pa.Table
     """The key columns, each key once."""
     key_of: Numbers
-    """For each row, the place of its key among `keys`."""
+    """For each row, the index of its key in `keys`."""
 
 
 def given_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> Given:  # noqa: ANN401
@@ -84,7 +84,7 @@ def given_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str
 
 
 def _names(rows: Any, *, is_dicts: bool) -> set[str] | None:  # noqa: ANN401
-    """Return the columns that the rows name; None if they cannot be told, which `to_table` explains."""
+    """Return the columns that the rows name; None if they cannot be determined, which `to_table` reports."""
     if is_dicts:
         return {name for row in rows if isinstance(row, Mapping) for name in row} or None
     if isinstance(rows, pa.Table | pa.RecordBatch):
@@ -107,7 +107,7 @@ def merged(given: Given, current: pa.Table, schema: pa.Schema, key: Sequence[str
 
 
 def _last(given: Given, name: str) -> Numbers:
-    """Return for each key the last row that names the column, -1 if none does."""
+    """Return for each key the last row that names the column; -1 without one."""
     last = np.full(given.keys.num_rows, -1, np.int64)
     if name in given.named:
         rows = np.flatnonzero(given.named[name])
@@ -126,10 +126,10 @@ def _merged(new: pa.ChunkedArray | None, last: Numbers, old: pa.ChunkedArray, at
 
 
 def check_missing(given: Given, current: pa.Table, key: Sequence[str], *, missing: Missing, dataset: str) -> None:
-    """Refuse keys that no row has, unless they are to be inserted.
+    """Reject keys without a row, unless they are to be inserted.
 
     Raises:
-        NotFound: there is one; the message names the first.
+        NotFound: a key has no row; the message names the first.
     """
     if missing is Missing.INSERT or current.num_rows == given.keys.num_rows:
         return
@@ -143,10 +143,10 @@ def check_missing(given: Given, current: pa.Table, key: Sequence[str], *, missin
 
 
 def missing_of(text: str) -> Missing:
-    """Read what is done about missing keys.
+    """Parse the option for missing keys.
 
     Raises:
-        InvalidRequest: it is neither.
+        InvalidRequest: it is not a valid option.
     """
     if text not in tuple(Missing):
         raise InvalidRequest(f"missing is one of {', '.join(Missing)}, not {text!r}.")
@@ -154,7 +154,7 @@ def missing_of(text: str) -> Missing:
 
 
 def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
-    """Return for each row the place of its key in a table that has each key once, -1 if it is not there."""
+    """Return for each row the index of its key in a table that has each key once; -1 if it is missing."""
     names = list(key)
     found = np.full(rows.num_rows, -1, np.int64)
     left = rows.select(names).append_column(_ROW, pa.arange(0, rows.num_rows))
@@ -166,9 +166,9 @@ def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
 
 @contextmanager
 def update_lock(store: Store) -> Iterator[None]:
-    """Serialize updates of a dataset, for speed only: the commit decides which one is right.
+    """Serialize updates of a dataset, for speed only: the commit decides correctness.
 
-    It is the commit lock of base. Writers of `changes` do not take it, and a fold waits for it a second at most.
+    It is the commit lock of base. Writers of `changes` do not acquire it, and a fold waits for it at most one second.
 
     Raises:
         Unavailable: the folder of base cannot be written.

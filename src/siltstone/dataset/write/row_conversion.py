@@ -1,6 +1,6 @@
-"""From what people pass in (dicts, Arrow, pandas) to the rows of a change file; whatever does not fit is refused by name.
+"""Converts rows of a caller (dicts, Arrow, pandas) to the rows of a change file. Bad rows are rejected by name.
 
-Nothing here writes. A refusal names the row, the column, the value and the rule, and changes nothing.
+Nothing here writes. An error names the row, the column, the value and the rule, and nothing is changed.
 """
 
 import datetime
@@ -25,24 +25,24 @@ MAX_CAST_BYTES: Final = 1024 * 1024 * 1024
 
 
 class BadRow(InvalidRequest):
-    """A row that does not fit. `detail` says what is wrong with it, without the dataset and the number of the row."""
+    """A row that does not fit. `detail` is the fault, without the dataset and the number of the row."""
 
     def __init__(self, message: str, *, detail: str) -> None:
-        """Keep the detail."""
+        """Store the detail."""
         super().__init__(message)
         self.detail = one_line(detail)
 
 
 def _misfitting(dataset: str, detail: str) -> BadRow:
-    """Return the refusal of rows none of which can be named."""
+    """Return the error for rows that cannot be named one by one."""
     return BadRow(f"Dataset {dataset}: {detail}", detail=detail)
 
 
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
     """Return the rows as an Arrow table with exactly the schema's columns.
 
-    Missing columns become null where they may. Values are cast only where nothing is lost. Dates and times are in the years 1
-    to 9999; keys may have `any_year`, so that rows of earlier versions can be found and hidden.
+    Missing columns become null where they may. Values are cast only without loss. Dates and times are in the years 1
+    to 9999. Keys may have `any_year`, so that rows of earlier versions can be found and hidden.
 
     Raises:
         InvalidRequest: unknown or missing columns, or a value that does not fit.
@@ -100,8 +100,8 @@ def _as_arrow(rows: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: 
 def _from_pandas(frame: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return a pandas frame as an Arrow table.
 
-    Columns of Python objects whose type Arrow would guess wrong are read value by value: Arrow gives every dict of a column the
-    keys of all of them, and cuts times to dates.
+    Columns of Python objects whose type Arrow would guess wrong are read value by value. Arrow gives every dict of a
+    column the keys of all of them, and cuts times to dates.
     """
     objects = {name for name, kind in zip(frame.columns, frame.dtypes, strict=True) if str(kind) == "object"}
     own = [f for f in schema if f.name in objects and (pa.types.is_nested(f.type) or pa.types.is_date(f.type))]
@@ -113,7 +113,7 @@ def _from_pandas(frame: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # no
 
 
 def _not_nan(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of a column of objects, where pandas writes NaN for null."""
+    """Return a value of an object column; None for NaN, which pandas writes for null."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -135,7 +135,7 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
 
 
 def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
-    """Build one column; text is read as a date, a time, a decimal or bytes, because JSON has no such values."""
+    """Build one column. Text is parsed as a date, a time, a decimal or bytes, because JSON has no such values."""
     read = reader(field.type)
     try:
         return pa.array([read(value) for value in values], field.type)
@@ -154,13 +154,13 @@ def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Excepti
 
 
 def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
-    """Return the refusal of one value, with the rule that it breaks."""
+    """Return the error for one value, with the rule that it breaks."""
     what = f"column {field.name!r}: {value} is not {a_type(field.type)}. Accepted: {accepted(field.type)}."
     return BadRow(f"Dataset {dataset}: row {row}, {what}", detail=what)
 
 
 def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
-    """Return a column in the dataset's type; a value that would lose something is refused."""
+    """Return a column in the dataset's type. A value that would lose data is rejected."""
     if column is None:
         return pa.chunked_array([pa.nulls(rows, field.type)])
     if column.type == field.type:
@@ -197,13 +197,13 @@ def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.Chunk
         )
     try:
         values = column.to_pylist()
-    except MISFITS as error:  # a field twice, or a time that Python cannot hold
+    except MISFITS as error:  # a repeated field, or a time that Python cannot hold
         raise _misfitting(dataset, f"column {field.name!r} cannot be read: {error}.") from error
     return pa.chunked_array([_array(values, field, dataset)])
 
 
 def _has_struct_for_map(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """True if a type has, however deep inside, a struct where the other has a map."""
+    """True if a type has a struct where the other has a map, at any depth."""
     if pa.types.is_map(wanted):
         return bool(pa.types.is_struct(given)) or (
             pa.types.is_map(given)
@@ -228,7 +228,7 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast a column if nothing is lost; Arrow would turn what a float of 4 bytes cannot hold into infinity."""
+    """Cast a column if nothing is lost. Arrow would turn values beyond a 4-byte float into infinity."""
     found = column.cast(kind, safe=True)
     if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column.cast(pa.float64())))).as_py():
         raise OverflowError(kind)
@@ -244,7 +244,7 @@ def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
 
 
 def has_repeated_keys(column: pa.Array | pa.ChunkedArray) -> bool:
-    """True if a map of a column, however deep inside, has a key twice."""
+    """True if a map of a column, at any depth, has a key twice."""
     if isinstance(column, pa.ChunkedArray):
         return any(has_repeated_keys(chunk) for chunk in column.chunks)
     inner = inner_arrays(column)
@@ -264,7 +264,7 @@ def _has_repeated(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:
 
 
 def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool]) -> int:
-    """Return the number of the first bad row of a column that has one, by halves."""
+    """Return the number of the first bad row of a column that has one, by bisection."""
     first, count = 0, len(column)
     while count > 1:
         if is_bad(column.slice(first, count // 2)):
@@ -275,7 +275,7 @@ def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool
 
 
 def _divided(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the column in chunks that a cast to 32-bit offsets can hold."""
+    """Return the column in chunks that fit a cast to 32-bit offsets."""
     if column.nbytes <= MAX_CAST_BYTES:
         return column
     step = max(1, len(column) * MAX_CAST_BYTES // column.nbytes)
@@ -293,7 +293,7 @@ def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_dictionary(given):
         return _loses_meaning(given.value_type, wanted)
     if isinstance(given, pa.BaseExtensionType) and pa.types.is_integer(given.storage_type):
-        return True  # a period of pandas, for example, which is no number
+        return True  # a period of pandas, for example, which is not a number
     kinds = (_is_text, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_date, pa.types.is_nested)
     return any(is_kind(given) != is_kind(wanted) for is_kind in kinds) or (
         pa.types.is_floating(given) and pa.types.is_decimal(wanted)
@@ -305,10 +305,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
-    """Refuse null and oversized keys.
+    """Reject null and oversized keys.
 
     Raises:
-        InvalidRequest: a key column is null or longer than 1 KB somewhere.
+        InvalidRequest: a key column has a null or a value longer than 1 KB.
     """
     for name in key:
         column = table.column(name)
@@ -346,7 +346,7 @@ def change_rows(
     actor: str | None = None,
     reason: str | None = None,
 ) -> pa.Table:
-    """Return the rows as a change file stores them; what a tombstone does not carry is null.
+    """Return the rows in the form of a change file. Columns that a tombstone does not carry are null.
 
     `first_position` is the position of the first row in its batch.
     """

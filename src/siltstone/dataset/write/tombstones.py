@@ -1,4 +1,4 @@
-"""Tombstones: what a caller says besides the keys, the acknowledgement, and the audit record."""
+"""Tombstones: the arguments besides the keys, the acknowledgement, and the audit record."""
 
 from contextlib import suppress
 from dataclasses import dataclass
