@@ -1,9 +1,8 @@
 """Events as rows of a Delta table. Each payload type has one struct column, and exactly one of them is not null.
 
 A file that an append writes has its events in order (`pos`). Its partition value is the index of the first event, and
-is set
-by the commit: an event's index is ``first_index + pos``. Files with events of several appends store each event's own index
-in `idx`.
+is set by the commit: an event's index is ``first_index + pos``. Files with events of several appends store each
+event's own index in `idx`.
 """
 
 import datetime

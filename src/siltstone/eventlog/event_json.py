@@ -1,8 +1,8 @@
 """Reads events from JSON: a valid line becomes an `Event`, any other an error that names the wrong field.
 
-An event as JSON is one object: ``event_id``, ``timestamp``, ``build_request_id``, ``event_type`` and the payload under its own
-name. A status is given by code, by name, or both. ``config`` and ``manifests`` are JSON text, or the values of that
-text. The rules are in `event_models`.
+An event as JSON is one object: ``event_id``, ``timestamp``, ``build_request_id``, ``event_type`` and the payload
+under its own name. A status is given by code, by name, or both. ``config`` and ``manifests`` are JSON text, or the
+values of that text. The rules are in `event_models`.
 """
 
 import re

@@ -1,8 +1,9 @@
 """Databases that store a log's tables: SQLite in a file or in memory, and PostgreSQL.
 
-An append locks the log: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A query sees one state of
-the log: a snapshot in both. SQLite uses a write-ahead log and syncs every commit (synchronous=FULL), so acknowledged appends
-survive a power cut. Database errors become Siltstone errors here, so callers see no errors of SQLAlchemy.
+An append locks the log: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A query sees one
+state of the log: a snapshot in both. SQLite uses a write-ahead log and syncs every commit (synchronous=FULL), so
+acknowledged appends survive a power cut. Database errors become Siltstone errors here, so callers see no errors of
+SQLAlchemy.
 """
 
 import sqlite3

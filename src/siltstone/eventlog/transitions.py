@@ -1,7 +1,8 @@
 """State transitions: the table of legal transitions, and the check of an event against earlier events.
 
-A build request, a partition within a build and a job run each have a state, which their events change. All other events
-refer to something that must exist: a build to cancel, a run to stop, another build to wait for. Final states never change.
+A build request, a partition within a build and a job run each have a state, which their events change. All other
+events refer to something that must exist: a build to cancel, a run to stop, another build to wait for. Final states
+never change.
 """
 
 from collections.abc import Mapping
