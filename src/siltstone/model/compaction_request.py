@@ -30,7 +30,7 @@ class CompactionRequest:
     by: tuple[str, ...] = ()
     """Of a clustering: the columns; the dataset's own if empty."""
     retention_hours: float | None = None
-    """Of a vacuum: files removed later than this are kept. None means the setting `vacuum_retention_hours`."""
+    """Of a vacuum: retention of removed files, in hours. None means the setting `vacuum_retention_hours`."""
 
     @property
     def operation(self) -> str:
