@@ -2,8 +2,9 @@
 
 ::
 
-    columns = column ("," column)* column  = name [":"] type ("NOT NULL" | "NULL" | "COMMENT" text)* type    = word
-    ["(" digits ["," digits] ")"] | "ARRAY<" type ">" | "MAP<" type "," type ">" | "STRUCT<" field ("," field)* ">"
+    columns = column ("," column)*
+    column  = name [":"] type ("NOT NULL" | "NULL" | "COMMENT" text)*
+    type    = word ["(" digits ["," digits] ")"] | "ARRAY<" type ">" | "MAP<" type "," type ">" | "STRUCT<" field ("," field)* ">"
     field   = name [":"] type
 
 Text outside this grammar is refused. A word that is not in it (DEFAULT, CHECK, a length) is refused by name, because a

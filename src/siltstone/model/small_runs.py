@@ -23,7 +23,7 @@ SMALLEST_BYTES: Final = 64 * 1024
 MAX_SQUASH_ROWS: Final = 200_000
 """Most rows of change files that one squash holds in memory."""
 EVENT_CLASSES: Final = (GROWTH - 1, GROWTH**2 - 1, GROWTH**3 - 1)
-"""Limits of the size classes of an event log, in events; 32 files of a class become one of the next. Larger ones stay."""
+"""Limits of the size classes of an event log, in events. 32 files of one become one of the next; larger files stay."""
 MAX_EVENTS: Final = 2_000_000
 """Most events that one rewrite holds in memory."""
 
