@@ -2,7 +2,9 @@
 
 A JVM records its archive as it exits (`spark/jvm.py`). There are two kinds, one for Connect servers and one for all
 others. A small tour (`silt demo`) records each missing archive, so that it has the classes of loads, queries, folds
-and purges. Errors are reported and never fail the setup, because a missing archive only costs time later.
+and purges.
+
+Errors are reported and never fail the setup, because a missing archive only costs time later.
 """
 
 import os

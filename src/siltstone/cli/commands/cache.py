@@ -35,6 +35,7 @@ def stats(context: typer.Context) -> None:
     r"""Show pinned datasets and what running processes hold.
 
     For each dataset the output has an estimate of the memory that it needs.
+
     A process reports what it holds every few seconds while it answers queries.
 
     \b
@@ -157,6 +158,7 @@ def warm(
     r"""Load datasets into memory now, here and in running processes.
 
     The answer shows what they take in this process.
+
     It has rows, bytes, bytes per row and seconds. This process releases them when it ends.
 
     \b

@@ -72,8 +72,10 @@ def stop(
 ) -> None:
     r"""Stop the shared Spark servers and wait until they are gone.
 
-    This stops the server for queries and the one for jobs. It is refused while another process uses a server, unless
-    forced. Work that runs there then fails and changes nothing.
+    This stops the server for queries and the one for jobs.
+
+    It is refused while another process uses a server, unless forced. Work that runs there then fails and changes
+    nothing.
 
     \b
     silt spark stop

@@ -182,8 +182,10 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     The next compact drops them; compact --purge removes them from disk.
 
     In a log, a subject value hides every row with that value that was appended before. An object may name some of the
-    subject columns. One invalid key refuses the whole call, and nothing is written. A key that no row has is
-    accepted; the answer counts the rows that match now.
+    subject columns.
+
+    One invalid key refuses the whole call, and nothing is written. A key that no row has is accepted; the answer
+    counts the rows that match now.
 
     With --actor or --reason an audit record is written, which silt history shows even after a fold and a purge. It
     has no key; do not name a person in it.
