@@ -253,7 +253,7 @@ class Lake:
         """Open a dataset by name.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such dataset.
         """
         return self._dataset(self._registry.find(DatasetName.parse(name)))
 
@@ -346,7 +346,7 @@ class Lake:
             InvalidRequest: the folder holds something else, or an option is not allowed. Nothing was written.
             Conflict: another process uses the folder.
             Corruption: a dataset cannot be read, or the copy failed its verification. No backup was recorded.
-            Unavailable: a disk failed, or files kept disappearing. No backup was recorded.
+            Unavailable: a disk failed, or files disappeared repeatedly. No backup was recorded.
         """
         from siltstone.backup.take import Backup, check_wanted
 
@@ -612,7 +612,7 @@ class Lake:
         Args:
             names: the datasets; default: all.
             only: kinds of jobs (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; default: all.
-            force: also plan what is below its thresholds or too young.
+            force: also plan jobs that are below their thresholds or too young.
             cycle: the number of the cycle, which decides the order of lanes; default: the next one.
 
         Raises:
@@ -633,7 +633,7 @@ class Lake:
     ) -> "CycleReport":
         """Recover what crashed processes left, then run the jobs of `plan`. A job that fails does not stop the others.
 
-        Spark starts where the setting `jobs` says. The journal records everything (`history`). The lease is not needed.
+        The setting `jobs` decides where Spark starts. The journal records everything (`history`). The lease is not needed.
 
         Args:
             names: see `plan`.

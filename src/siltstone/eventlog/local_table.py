@@ -185,7 +185,7 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
     """Open the table in a folder; create it if it does not exist.
 
     Raises:
-        NotFound: there is none, and `create` is false.
+        NotFound: there is no log, and `create` is false.
     """
     path = Path(address.path)
     if not has_versions(path):

@@ -15,7 +15,7 @@ def open_object(address: Address, *, create: bool, settings: Settings, clock: Cl
     """Open the table of a log in an object store; create it if it does not exist.
 
     Raises:
-        NotFound: there is none, and `create` is false.
+        NotFound: there is no log, and `create` is false.
         Unavailable: the store cannot be reached.
     """
     kind = "s3" if address.backend is BackendKind.DELTA_S3 else "azure"

@@ -79,7 +79,7 @@ def run(
 
     It folds, squashes, rolls up, clusters and vacuums, each by its schedule.
 
-    One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
+    One compactor of a lake works at a time. A second one waits, and takes over when the first one ends or dies.
     Ctrl-C or SIGTERM cancels the running job, which then changes nothing, and releases the lease. A second Ctrl-C
     ends the process at once. With --json each line is one event.
 
@@ -263,7 +263,7 @@ def resume(context: typer.Context) -> None:
 def stop(context: typer.Context) -> None:
     r"""Stop the compactor that holds the lease.
 
-    The command waits until it has stopped. One that stands by takes over, and is named.
+    The command waits until it has stopped. A waiting compactor takes over, and is named.
 
     \b
     silt compactor stop

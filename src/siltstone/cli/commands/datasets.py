@@ -72,7 +72,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Create a dataset, keyed or a log.
 
-    One that exists already and is the same is left as it is.
+    An identical dataset that exists already is left unchanged.
 
     \b
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
@@ -147,7 +147,7 @@ def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
 def list_datasets(context: typer.Context) -> None:
     r"""List the datasets of the lake.
 
-    One that cannot be read is listed and named as broken.
+    A dataset that cannot be read is listed as broken.
 
     \b
     silt list

@@ -129,8 +129,8 @@ def append(
 
     A log that does not exist is created.
 
-    An event without event_id or timestamp gets a new id and the time of now. One that is in the log is not appended
-    again.
+    An event without event_id or timestamp gets a new id and the current time. An event that is in the log is not
+    appended again.
 
     \b
     silt events append --log sqlite:///builds.db --event '{"build_request_id": "b1", "event_type": "build_request",
@@ -283,7 +283,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
 ) -> None:
     r"""List events in order, from an index on.
 
-    Filters of one kind add up, those of several kinds narrow down. The JSON says where the next page begins.
+    An event must match one value of each kind of filter that is given. The JSON has the start of the next page.
 
     \b
     silt events list --log sqlite:///builds.db --glob 'sales/*' --limit 20

@@ -54,8 +54,8 @@ def history(
 
     Newest first, without Spark.
 
-    For a dataset the output has its commits, and the process that made each. The log of `changes` is kept for
-    minutes, that of `base` for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are
+    For a dataset the output has its commits, and the process that made each. The log of `changes` stays for minutes,
+    that of `base` for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are
     in the lake's journal, which is never shortened and has no rows.
 
     \b
