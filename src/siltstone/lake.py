@@ -761,7 +761,7 @@ class Lake:
         return self._compactor_state.status()
 
     def pause_compactor(self) -> None:
-        """Pause the schedule of this lake until a resume; a running cycle goes on."""
+        """Pause the schedule of this lake until a resume. A running cycle continues."""
         self.require_exists()
         check_may_compact(self.settings.role, doing="pause the compactor")
         self._compactor_state.pause()

@@ -150,7 +150,7 @@ _PLAIN: Final[Mapping[type[Payload], Sequence[tuple[str, Callable[[object], bool
     TaskCancelEvent: (("job_run_id", _is_plain_name), ("reason", _is_plain_text)),
     BuildCancelEvent: (("reason", _is_plain_text),),
 }
-"""How the fields of a plain event look, by its payload."""
+"""Checks of the fields of a plain event, by its payload type."""
 
 
 def _validated(values: object, where: str) -> Event:

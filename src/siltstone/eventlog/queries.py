@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Listed(list[T]):
-    """A list that knows whether its limit has cut it."""
+    """A list, and whether its limit has cut it."""
 
     def __init__(self, entries: Iterable[T], *, has_more: bool = False, following: str | None = None) -> None:
         """Build a list. `following` is the `after=` of the next list; None at the end, and for lists of events."""

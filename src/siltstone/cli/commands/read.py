@@ -70,7 +70,7 @@ def get(
 
     Without Spark.
 
-    Keys that are not there are named on standard error; if none is there, the exit code is 3.
+    Missing keys are named on standard error. If all keys are missing, the exit code is 3.
 
     \b
     silt get crm.sales.candidates CAND-000007 CAND-000009
