@@ -1,8 +1,8 @@
 """Siltstone: a self-maintaining lakehouse on Spark and Delta Lake.
 
-The public names are here: what a user opens, and every value that a method of it returns. A name imports its module when it
-is first used, so that a short command or a child process imports only what it needs. The documentation is in the folder
-``docs`` beside this file, in the repository at its root.
+This module exports the public names: the classes that a user opens, and every value that their methods return. A name
+imports its module on first use, so that a short command or a child process imports only what it needs. The
+documentation is in the folder ``docs`` beside this file; in the repository it is at the root.
 """
 
 from importlib import import_module

@@ -1,14 +1,15 @@
-"""The tour that `silt demo` takes: generated people and calls, everything Siltstone does to them, and the proof at the end.
+"""The tour of `silt demo`: generated candidates and calls, Siltstone's operations on them, and the proof at the end.
 
 Flow:
 
-1. Spark generates candidates (CSV) and calls (Parquet), the same ones every time, and loads both;
+1. Spark generates candidates (CSV) and calls (Parquet), identical in every run, and loads both;
 2. upserts and tombstones are written without Spark; SQL shows the merged view and the raw rows;
-3. a fold and a purge on Spark; three people and their calls are to be forgotten;
+3. Spark folds and purges, so that three people and their calls are erased;
 4. a new process, without Spark, opens the lake and counts;
-5. every file of the lake is scanned for what must be gone.
+5. every file of the lake is scanned for the erased values.
 
-Each step is reported as it ends. Each claim is a value, checked and shown; one that does not hold fails the tour.
+Each step is reported when it ends. Each claim is a value that is checked and shown. A claim that does not hold fails
+the tour.
 """
 
 import json
@@ -38,7 +39,7 @@ CANDIDATES: Final = "crm.sales.candidates"
 CALLS: Final = "crm.sales.calls"
 FEWEST: Final = 10
 MOST_CANDIDATES: Final = 999_999
-"""Keys have six digits."""
+"""Most candidates of a tour, because keys have six digits."""
 UPSERTED: Final = 500
 REOPEN_SECONDS: Final = 120
 
@@ -74,7 +75,7 @@ CALL_COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the tour, done: by which engine, over how many rows and bytes, in which time."""
+    """One finished step of the tour: its engine, rows, bytes and duration."""
 
     title: str
     engine: str
@@ -86,7 +87,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What the tour promises: it holds if what was found is what was expected."""
+    """A claim of the tour. It holds if the found value equals the expected one."""
 
     text: str
     expected: Any
@@ -94,13 +95,13 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """True if the promise was kept."""
+        """True if the found value equals the expected one."""
         return bool(self.expected == self.found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tour:
-    """How large the tour is, where it works and whom it forgets."""
+    """The size of the tour, its folder, and the people it erases."""
 
     root: Path
     candidates: int
@@ -113,23 +114,23 @@ class Tour:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """The first, the middle and the last candidate are to be forgotten."""
+        """Numbers of the candidates to erase: the first, the middle and the last."""
         return (1, self.candidates // 2, self.candidates)
 
     @property
     def keys(self) -> list[str]:
-        """Their keys."""
+        """Keys of the candidates to erase."""
         return [f"CAND-{number:06d}" for number in self.numbers]
 
     @property
     def traces(self) -> list[str]:
-        """The texts that must be gone: their keys and their addresses."""
+        """Texts that must be gone at the end: keys and addresses of the erased candidates."""
         return [*self.keys, *[f"person{number:06d}@example.org" for number in self.numbers]]
 
 
 @dataclass(slots=True)
 class Report:
-    """What happened: steps and claims."""
+    """Result of the tour: its steps and claims."""
 
     steps: list[Step] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -141,7 +142,7 @@ class Report:
 
 
 class _Guide:
-    """Times steps and passes them on as they end."""
+    """Measures steps and reports them as they end."""
 
     def __init__(self, say: Callable[[Step], None], clock: Clock) -> None:
         self.report = Report()
@@ -150,7 +151,7 @@ class _Guide:
 
     @contextmanager
     def step(self, title: str, engine: str) -> Iterator[dict[str, Any]]:
-        """Time the block; it fills in rows, bytes and a note, and the engine if that shows only later."""
+        """Measure the block, which fills in rows, bytes and a note, and the engine if it is known only later."""
         facts: dict[str, Any] = {}
         started = self._clock.monotonic_seconds()
         yield facts
@@ -160,14 +161,14 @@ class _Guide:
         self._say(done)
 
     def claim(self, text: str, *, expected: Any, found: Any) -> None:  # noqa: ANN401
-        """Note a promise and what became of it."""
+        """Record and report a claim."""
         self.report.claims.append(Claim(text=text, expected=expected, found=found))
 
 
 def run(
     tour: Tour, *, say: Callable[[Step], None], settings: Settings | None = None, clock: Clock | None = None
 ) -> Report:
-    """Take the tour in a folder that must be empty or missing.
+    """Run the tour in a folder that is empty or does not exist.
 
     Raises:
         InvalidRequest: the tour is too small, or the folder is not empty.
@@ -179,7 +180,7 @@ def run(
     if tour.root.exists() and (not tour.root.is_dir() or any(tour.root.iterdir())):
         raise InvalidRequest(f"{tour.root} is not an empty folder. Choose another path for --keep.")
     guide = _Guide(say, clock or SystemClock())
-    chosen = settings or Settings.load(spark_short_run=True, spark_shared=False)  # a tour leaves nothing running
+    chosen = settings or Settings.load(spark_short_run=True, spark_shared=False)  # a tour leaves no process running
     with Lake.open(tour.lake, settings=chosen) as lake:
         people, calls = _load(guide, lake, tour)
         _write(guide, lake, tour, people)
@@ -222,7 +223,7 @@ def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
 
 
 def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
-    """Change some rows, those of the three people among them, then hide the three."""
+    """Upsert some rows, including those of the three people, then tombstone the three."""
     many = min(UPSERTED, tour.candidates // 2)
     last = f"CAND-{many:06d}"
     with guide.step(f"SELECT the first {many} candidates", "spark") as facts:
@@ -243,7 +244,7 @@ def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
 
 
 def _ask(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
-    """Query the merged view; return the calls of the three people, which have to go as well."""
+    """Query the merged view; return the calls of the three people, which are erased as well."""
     remaining = tour.candidates - len(tour.keys)
     merged = _asked(guide, lake, "count the merged view", f"SELECT count(*) FROM {CANDIDATES}")  # noqa: S608
     raw = _asked(guide, lake, "count the raw rows", "SELECT count(*) FROM crm.sales.__raw__candidates")
@@ -274,7 +275,7 @@ def _asked(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int |
 
 
 def _engine(result: "QueryResult") -> str:
-    """Return who answered, as a step names it: small datasets are asked in memory."""
+    """Return the engine that answered, as a step names it. Small datasets are queried in memory."""
     return "memory" if result.engine == "hot" else result.engine
 
 
@@ -304,7 +305,7 @@ def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> 
 
 
 def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
-    """Let a process that knows nothing of this one count."""
+    """Count rows in a new process that shares no state with this one."""
     with guide.step("open the lake in a new process", "delta-rs") as facts:
         command = [sys.executable, "-m", "siltstone.cli", "--lake", str(tour.lake), "--json", "status"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
@@ -342,7 +343,7 @@ def _ddl(columns: dict[str, tuple[str, str]]) -> str:
 
 
 def _generated(ids: "DataFrame", columns: dict[str, tuple[str, str]], tour: Tour) -> "DataFrame":
-    """Turn a range of ids into rows; the same id gives the same row every time."""
+    """Generate rows from a range of ids. The same id always gives the same row."""
     expressions = {name: text.replace("{candidates}", str(tour.candidates)) for name, (_, text) in columns.items()}
     return ids.selectExpr(*[f"{text} AS {name}" for name, text in expressions.items()])
 

@@ -1,7 +1,7 @@
 """Lake: the facade of a lake. It holds components and delegates to them.
 
-`Lake.open` reads and writes nothing; the first `create` makes the lake's folders. Checkpoints and log cleaning run on one
-background thread after the acknowledgement; `close` waits for them.
+`Lake.open` reads and writes nothing; the first `create` makes the lake's folders. Checkpoints and log cleaning run on
+one background thread after the acknowledgement; `close` waits for them.
 """
 
 import os
@@ -105,11 +105,11 @@ class Lake:
 
         Args:
             path: the lake's folder.
-            settings: otherwise read from the environment, the lake's ``silt.toml`` and the user's.
-            spark: the session to use, classic or Connect; otherwise the active one, otherwise one on the local server
+            settings: default: read from the environment, the lake's ``silt.toml`` and the user's.
+            spark: the session to use, classic or Connect. Default: the active one, or else one on the local server
                 that all commands share, which is joined or started when it is needed.
             clock: the source of time; tests use a fixed one.
-            long_running: false for a process that ends at once: its hot cache fills nothing after answers.
+            long_running: false for a process that ends at once. Its hot cache loads nothing after a query.
         """
         layout = Layout.at(path)
         return cls(
@@ -149,11 +149,11 @@ class Lake:
         self._registry.require_lake()
 
     def spark(self) -> "SparkSession":
-        """Return the Spark session for loads, folds and frames; starts Spark if none runs. `sql` may use another server."""
+        """Return the Spark session for loads, folds and frames; start Spark if needed. `sql` may use another server."""
         return self._sessions.for_jobs()
 
     def progress(self, show: Show | None) -> AbstractContextManager[None]:
-        """Pass the progress of Spark inside the block to `show`; on Connect sessions only."""
+        """Pass the progress of Spark inside the block to `show`. Only Connect sessions report it."""
         return self._sessions.progress(show)
 
     def create(  # noqa: PLR0913  # one parameter for each thing that is fixed
@@ -170,22 +170,24 @@ class Lake:
         dedup_by: str | Sequence[str] | None = None,
         survivor: str | None = None,
     ) -> Dataset:
-        """Create a dataset, keyed or a log, or return the one that exists if it has the same fingerprint and specification.
+        """Create a dataset, keyed or a log. Return an existing one with the same fingerprint and specification.
 
         Args:
             name: ``catalog.schema.table``.
             schema: a `pyarrow.Schema`, a Spark ``StructType``, or columns as text (``id STRING NOT NULL, n BIGINT``).
             key: the columns that identify a row of a keyed dataset.
-            subject: the columns that identify a person; their values never enter log statistics. A log's tombstones hide by
-                them.
-            time: instead of a key, the column that says when an event happened: the dataset is a log.
+            subject: the columns that identify a person. Their values never enter log statistics. Tombstones of a log
+                hide rows by them.
+            time: the column with the time of an event, instead of a key. The dataset is then a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; default: the time.
-            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few files; the
-                time, the first partition column and the sort columns unless told.
-            dedup_by: columns of a log; of rows that are equal in all of them one survives. They must contain the time, the
-                partition and the subject columns, so that duplicates lie in one period and are hidden together.
-            survivor: which one: the ``first`` (default) or the ``last``, by sequence and place in the batch.
+            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few
+                files. Default: the time, the first partition column and the sort columns.
+            dedup_by: columns of a log. Of rows that are equal in all of them, one survives. They must contain the
+                time, the partition and the subject columns, so that duplicates are in one period and are hidden
+                together.
+            survivor: which duplicate survives: the ``first`` (default) or the ``last``, by sequence and position in
+                the batch.
 
         Raises:
             InvalidRequest: the name, a column, a type, the key or the time is not allowed. Nothing is written.
@@ -216,15 +218,15 @@ class Lake:
     ) -> Dataset:
         """Create a dataset with the columns of a frame or a file, and load the rows.
 
-        `Dataset.schema` shows the columns that were inferred. If the rows are refused, a dataset that this call has created is
-        dropped again, if no other process has written to it. A crash between the two steps leaves it empty.
+        `Dataset.schema` shows the inferred columns. If the rows are refused, a dataset that this call has created is
+        dropped again, unless another process has written to it. A crash between the two steps leaves it empty.
 
         Args:
             name: ``catalog.schema.table``.
-            source: an Arrow table, a pandas, Polars or Spark frame, a list of dicts; or the path of a Parquet, CSV, JSON or
-                NDJSON file, which Spark loads.
-            key: the columns that identify a row, or
-            time: the time column of a log.
+            source: an Arrow table, a pandas, Polars or Spark frame, a list of dicts; or the path of a Parquet, CSV,
+                JSON or NDJSON file, which Spark loads.
+            key: the columns that identify a row of a keyed dataset.
+            time: the time column of a log, instead of a key.
             subject: see `create`.
 
         Raises:
@@ -251,16 +253,16 @@ class Lake:
         """Open a dataset by name.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such dataset.
         """
         return self._dataset(self._registry.find(DatasetName.parse(name)))
 
     def datasets(self) -> list[DatasetInfo]:
-        """List the datasets by name; one that cannot be read says so in `broken` and hides no other."""
+        """List the datasets by name. One that cannot be read has its error in `broken` and does not hide the others."""
         return [info for found in self._registry.all() if (info := self._info(found)) is not None]
 
     def handles(self) -> tuple[list[Dataset], dict[str, Corruption]]:
-        """Return all datasets by name, not yet opened, and what is wrong with those whose tables are not on disk."""
+        """Return all datasets by name, not yet opened, and the errors of those whose tables are not on disk."""
         datasets: list[Dataset] = []
         broken: dict[str, Corruption] = {}
         for found in self._registry.all():
@@ -282,7 +284,7 @@ class Lake:
             return info_of(found, found.schema, broken=error)
 
     def unregistered(self) -> "list[Unregistered]":
-        """List the folders with a dataset that the registry does not name, as after it was restored from an older copy.
+        """List the folders with a dataset that the registry does not name, as after a restore of an older registry.
 
         They are never deleted; `adopt` registers one again.
         """
@@ -299,17 +301,18 @@ class Lake:
         return self._adoption.adopt(DatasetName.parse(name), incarnation)
 
     def damages(self) -> "list[Damage]":
-        """List what is damaged as far as that can be found without reading rows; nothing is changed."""
+        """List all damage that can be found without reading rows. Nothing is changed."""
         return self._repairs.damages()
 
     def repair(self, damage: "Damage", *, drop_missing: bool = False) -> None:
-        """Repair what `damages` lists.
+        """Repair a damage that `damages` lists.
 
-        The name of a dataset whose folder is missing is dropped only with `drop_missing`: its disk may not be mounted.
+        The name of a dataset whose folder is missing is dropped only with `drop_missing`, because its disk may not be
+        mounted.
 
         Raises:
             InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
-            Conflict: it cannot be repaired, or is another damage by now. Nothing was changed.
+            Conflict: it cannot be repaired, or the damage has changed meanwhile. Nothing was changed.
         """
         check_may_write(self.settings.role, doing="repair the lake")
         self._repairs.repair(damage, drop_missing=drop_missing)
@@ -324,26 +327,26 @@ class Lake:
         dry_run: bool = False,
         show: Callable[[str], None] | None = None,
     ) -> BackupReport:
-        """Copy the lake into a folder of backups while others read and write. Only new files are copied. No Spark.
+        """Copy the lake into a folder of backups beside readers and writers. Only new files are copied. No Spark.
 
-        Each dataset is copied at one sequence. Settings, the registry, the journal and audit records are included; leases, hot
-        caches and scratch files are not. An interrupted backup leaves the earlier ones as they were.
+        Each dataset is copied at one sequence. Settings, the registry, the journal and audit records are included;
+        leases, hot caches and scratch files are not. An interrupted backup leaves the earlier ones as they were.
 
         Args:
             path: the folder of backups, outside of the lake; one folder takes any number of backups of one lake.
-            keep: remove all but this number of the newest backups afterwards; all are kept by default.
-            verify: ``sizes`` checks sizes and logs of the copy, and footers and indexes of files that are copied. ``full``
-                also checks every page of every data file, and every hash.
+            keep: number of newest backups to keep; older ones are removed afterwards. Default: all.
+            verify: ``sizes`` checks sizes and logs of the copy, and footers and indexes of files that are copied.
+                ``full`` also checks every page of every data file, and every hash.
             skip_broken: leave out datasets that cannot be read, instead of failing.
             dry_run: return what would be copied; nothing is written.
-            show: is called with a text that says how far the copy is.
+            show: receives the progress of the copy as text.
 
         Raises:
             NotFound: there is no lake.
             InvalidRequest: the folder holds something else, or an option is not allowed. Nothing was written.
             Conflict: another process uses the folder.
-            Corruption: a dataset cannot be read, or the copy is not what it must be. No backup was recorded.
-            Unavailable: a disk failed, or files kept disappearing. No backup was recorded.
+            Corruption: a dataset cannot be read, or the copy failed its verification. No backup was recorded.
+            Unavailable: a disk failed, or files disappeared repeatedly. No backup was recorded.
         """
         from siltstone.backup.take import Backup, check_wanted
 
@@ -373,10 +376,10 @@ class Lake:
         Args:
             path: the folder of backups.
             target: the lake's folder, a new one or the one it had.
-            backup: the id of a backup, or its beginning; the newest by default.
+            backup: the id of a backup, or its beginning. Default: the newest.
             dry_run: verify the backup, every hash included, and write nothing at the target.
-            settings: otherwise read from the environment.
-            show: is called with a text that says how far the copy is.
+            settings: default: read from the environment.
+            show: receives the progress of the copy as text.
 
         Raises:
             NotFound: there is no such backup.
@@ -411,7 +414,7 @@ class Lake:
         return Adoption(self._registry, self._layout, clock=self._clock, durable=self.settings.durable)
 
     def drop(self, name: str) -> None:
-        """Drop a dataset and its files; open handles get Gone. One whose files are missing is dropped, too.
+        """Drop a dataset and its files. Open handles raise Gone. A dataset whose files are missing is dropped, too.
 
         Raises:
             NotFound: there is no such dataset.
@@ -423,7 +426,7 @@ class Lake:
     def drop_unused(self, made: Dataset) -> bool:
         """Drop a dataset whose first rows were refused; return whether it was dropped.
 
-        It stays if `create` found it instead of making it, or if anything was committed to it since.
+        It stays if it existed before `create`, or if anything was committed to it since.
         """
         check_may_write(self.settings.role, doing=f"drop dataset {made.name}")
         return self._registry.drop_unused(made.registration)
@@ -431,7 +434,7 @@ class Lake:
     def sweep(self) -> list[Path]:
         """Remove the folders that crashed creates and drops left behind, and return them.
 
-        A folder without proof that Siltstone made it and no longer needs it is left alone (`docs/storage.md`).
+        A folder is left alone without proof that Siltstone made it and no longer needs it (`docs/storage.md`).
         """
         check_may_compact(self.settings.role, doing="sweep the lake")
         return sweep(self._registry, self._layout)
@@ -451,22 +454,23 @@ class Lake:
         """Answer one SELECT over datasets by their three-part names, or ``catalog.schema.__raw__table``.
 
         Args:
-            text: the SELECT, in Spark's dialect; ``docs/sql.md`` lists what it may have.
-            params: the value of each ``:name`` in it; bound, never pasted.
-            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or quickly can be, in
-                memory; Spark otherwise. The result says which one answered, and why.
-            max_rows: how many rows come back at most, 1 to 100,000; else the setting ``max_rows``. ``truncated`` says whether
-                there are more. What the setting has cut becomes no frame: `to_arrow` and the like raise then.
-            timeout: the time limit in seconds, 0 for none; else the setting ``query_seconds``.
-            catalog: the catalog of tables that are named without one; else the setting ``default_catalog``.
-            schema: the schema of tables that are named without one; else the setting ``default_schema``.
-            query_id: by which `queries.cancel` ends the query and `queries.page` gives its pages; made up unless given.
+            text: the SELECT, in Spark's dialect. ``docs/sql.md`` lists the supported syntax.
+            params: the value of each ``:name`` in the text. Values are bound, never pasted.
+            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or
+                quickly can be, in memory; Spark otherwise. The result names the engine that answered, and why.
+            max_rows: most rows to return, 1 to 100,000. Default: the setting ``max_rows``. ``truncated`` says whether
+                there are more. A result that the setting has cut cannot become a frame: `to_arrow` and similar
+                methods raise.
+            timeout: the time limit in seconds, 0 for none. Default: the setting ``query_seconds``.
+            catalog: the catalog of tables that are named without one. Default: the setting ``default_catalog``.
+            schema: the schema of tables that are named without one. Default: the setting ``default_schema``.
+            query_id: the id for `queries.cancel` and `queries.page`. Default: a generated id.
 
         Raises:
-            InvalidRequest: the query is not allowed, an engine refuses it, or the hot one was asked for and cannot answer.
+            InvalidRequest: the query is not allowed, an engine refuses it, or ``hot`` was requested and cannot answer.
             NotFound: it names a dataset that does not exist.
             Conflict: a query with that id is running.
-            Unavailable: the time is up, the query was cancelled, or Spark went away.
+            Unavailable: the time limit was reached, the query was cancelled, or Spark ended.
         """
         return self.queries.ask(
             self._question(
@@ -493,8 +497,8 @@ class Lake:
     ) -> pa.RecordBatchReader:
         """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
 
-        The arguments and errors are those of `sql`; there is no limit of rows, and none of time unless one is given. Errors of
-        Spark come while the batches are read. Another thread can cancel it by `cancellation`.
+        The arguments and errors are those of `sql`. The number of rows is not limited. Default time limit: none.
+        Errors of Spark are raised while the batches are read. Another thread can cancel the query by `cancellation`.
         """
         asked = self._question(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
         return self.queries.stream(asked, cancellation=cancellation)
@@ -509,7 +513,7 @@ class Lake:
         catalog: str | None = None,
         schema: str | None = None,
     ) -> "QueryPlanInfo":
-        """Say which engine would answer a SELECT, why, and by which plan; it is not asked. The arguments are those of `sql`."""
+        """Return which engine would answer a SELECT, why, and its plan, without a run. Arguments are those of `sql`."""
         return self.queries.explain(
             self._question(text, params=params, engine=engine, timeout=timeout, catalog=catalog, schema=schema)
         )
@@ -608,7 +612,7 @@ class Lake:
         Args:
             names: the datasets; default: all.
             only: kinds of jobs (``fold``, ``squash``, ``vacuum``, ...) and names of tiers; default: all.
-            force: also plan what is below its thresholds or too young.
+            force: also plan jobs that are below their thresholds or too young.
             cycle: the number of the cycle, which decides the order of lanes; default: the next one.
 
         Raises:
@@ -629,7 +633,7 @@ class Lake:
     ) -> "CycleReport":
         """Recover what crashed processes left, then run the jobs of `plan`. A job that fails does not stop the others.
 
-        Spark starts where the setting `jobs` says. The journal records everything (`history`). The lease is not needed.
+        The setting `jobs` decides where Spark starts. The journal records everything (`history`). The lease is not needed.
 
         Args:
             names: see `plan`.
@@ -676,7 +680,7 @@ class Lake:
         return self.maintenance.recover(epoch=epoch)
 
     def unfinished_jobs(self) -> "RecoveryReport":
-        """Return the jobs that run, or ran when their process died, and records that cannot be read. Nothing is changed.
+        """Return jobs that run, or ran when their process died, and records that cannot be read. Nothing is changed.
 
         Raises:
             Corruption, Unavailable: the journal cannot be read.
@@ -730,10 +734,10 @@ class Lake:
         """Return a compactor service for this lake. At most one of a lake works at a time: it holds the lease.
 
         Args:
-            names: returns the datasets to maintain, before each cycle; None means all.
+            names: function that is called before each cycle and returns the datasets to maintain; None means all.
             only: kinds of jobs and names of tiers; default: all.
             on_event: receives every event (`compactor.events`), from other threads.
-            continuous: false for a single cycle: nothing runs by the schedule, and its jobs need no workers unless the
+            continuous: false for a single cycle: nothing runs by the schedule, and its jobs use workers only if the
                 setting `jobs` says so.
 
         Raises:
@@ -752,12 +756,12 @@ class Lake:
         )
 
     def compactor_status(self) -> dict[str, Any]:
-        """Return the status of this lake's compactor, in whichever process it runs, as plain data."""
+        """Return the status of this lake's compactor as plain data, also if it runs in another process."""
         self.require_exists()
         return self._compactor_state.status()
 
     def pause_compactor(self) -> None:
-        """Pause the schedule of this lake until a resume; a running cycle goes on."""
+        """Pause the schedule of this lake until a resume. A running cycle continues."""
         self.require_exists()
         check_may_compact(self.settings.role, doing="pause the compactor")
         self._compactor_state.pause()
@@ -820,7 +824,7 @@ class Lake:
 
 
 class _Conditions:
-    """Conditions on rows; the parser and DuckDB are loaded when the first one comes."""
+    """Conditions on rows. The parser and DuckDB are imported at the first condition."""
 
     def for_spark(self, where: str, columns: Sequence[str]) -> str:
         from siltstone.query.gate.row_condition import condition_of

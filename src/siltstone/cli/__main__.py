@@ -1,4 +1,4 @@
-"""The `silt` command as a process: quick to start and quick to end, because a person waits for both."""
+"""Entry point of the `silt` process. It starts and ends quickly, because a person waits for both."""
 
 import atexit
 import gc
@@ -8,8 +8,8 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    """Run the command that this process was started for, and end with its exit code."""
-    gc.disable()  # nothing of what is imported is garbage
+    """Run the command of this process and exit with its exit code."""
+    gc.disable()  # imports create no garbage
     from siltstone.cli.app import main
 
     gc.enable()
@@ -17,9 +17,10 @@ def run() -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process as soon as what was registered for its end is done, as letting go of a Spark session.
+    """Run the registered exit functions, such as the release of a Spark session, and end the process.
 
-    Taking all modules apart afterwards, as Python does, is felt at a shell, above all with Spark's client.
+    Python's teardown of all modules is skipped, because its delay is noticeable at a shell, above all with Spark's
+    client.
     """
     atexit._run_exitfuncs()  # noqa: SLF001
     sys.stdout.flush()

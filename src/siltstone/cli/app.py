@@ -2,11 +2,11 @@
 
 Flow of a call:
 
-1. the global options (``--lake``, ``--json``) are taken from wherever they stand, before or after the command;
-2. the command runs; what it returns to the user goes to standard output, everything else to standard error;
+1. the global options (``--lake``, ``--json``) are accepted anywhere, before or after the command;
+2. the command runs; its answer goes to standard output, everything else to standard error;
 3. an error becomes one line (or, with ``--json``, one JSON object) on standard error, and its kind the exit code.
 
-A command that needs no Spark imports neither PySpark nor, where no text of SQL is read, its parser.
+A command without Spark does not import PySpark. A command without SQL text does not import the SQL parser.
 """
 
 import os
@@ -102,7 +102,7 @@ def _globals(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; without arguments it takes those of the process, which is then its own."""
+    """Run one command and return its exit code. Without `arguments`, use `sys.argv` and install signal handlers."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
     interrupts = Interrupts()
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str], *, as_json: bool, own_process: bool, interrupts: Interrupts) -> int:
-    """Run the command; an error becomes its line and its exit code, unless it only came of an interrupt."""
+    """Run the command. Show an error and return its exit code, unless an interrupt caused the error."""
     owner = _OWN_PROCESS if own_process else None
     try:
         command = typer.main.get_command(app)
@@ -160,7 +160,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
 
 
 def _unexpected(error: BaseException, *, as_json: bool) -> int:
-    """Show an error that no part of Siltstone has foreseen: in one line, or with its stack if the user asks for that."""
+    """Show an unexpected error: in one line, or with its stack trace if the user requests it."""
     if os.environ.get(TRACE_VARIABLE):
         raise error
     message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
@@ -170,7 +170,7 @@ def _unexpected(error: BaseException, *, as_json: bool) -> int:
 
 
 def hoisted(arguments: Sequence[str]) -> list[str]:
-    """Move the global options to the front, so that they may stand anywhere before a bare ``--``.
+    """Move the global options to the front, so that they are accepted anywhere before a bare ``--``.
 
     >>> hoisted(["list", "--json", "--lake", "x"])
     ['--json', '--lake', 'x', 'list']
@@ -200,7 +200,7 @@ def _value_of(option: str, value: str | None) -> str:
 
 
 def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
-    """Say what is wrong with the call itself, and where its help is."""
+    """Show a usage error and how to get help; return its exit code."""
     place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
     message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
     end = "" if message.endswith("?") else "."
@@ -209,6 +209,6 @@ def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
 
 
 def _closed_pipe() -> int:
-    """Whoever was reading has seen enough; keep the interpreter from complaining about it on the way out."""
+    """Handle a reader that closed the pipe. Keep the interpreter from reporting it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

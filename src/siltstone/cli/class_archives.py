@@ -1,9 +1,10 @@
-"""Class archives ahead of time, for ``make setup``: every JVM that is started later starts in half the time.
+"""Records class archives ahead of time, for ``make setup``. Every later JVM then starts in half the time.
 
-A JVM records its archive as it exits (`spark/jvm.py`). There are two kinds, one for Connect servers and one for all others.
-Each that is missing is recorded by a small tour (`silt demo`), so that it has the classes of loads, queries, folds and purges.
+A JVM records its archive as it exits (`spark/jvm.py`). There are two kinds, one for Connect servers and one for all
+others. A small tour (`silt demo`) records each missing archive, so that it has the classes of loads, queries, folds
+and purges.
 
-Whatever goes wrong here costs only time later, so it is told and never fails.
+Errors are reported and never fail the setup, because a missing archive only costs time later.
 """
 
 import os
@@ -26,12 +27,12 @@ from siltstone.spark.session import NO_PROXY
 TOUR: Final = ("demo", "--candidates", "100", "--calls", "100", "--json")
 TOUR_SECONDS: Final = 600
 RECORD_SECONDS: Final = 300.0
-"""A JVM takes ten seconds to write its archive, and much longer on a busy machine."""
+"""Longest wait for an archive, in seconds. A JVM takes ten seconds to write it, and much longer on a busy machine."""
 POLL_SECONDS: Final = 0.5
 
 
 def main() -> None:
-    """Record what is missing, and say so; nothing if nothing is."""
+    """Record and report missing archives. Do nothing if there are none."""
     try:
         settings = Settings.load(spark_short_run=True, spark_shared=False)
         java = find_java()
@@ -87,7 +88,7 @@ def _take_the_tour(**given: str) -> None:
 
 
 def _wait(settings: Settings, java: Java, role: str, clock: Clock) -> None:
-    """Wait until the JVM has written its archive: it does so after the command that used it has ended."""
+    """Wait until the JVM has written its archive, which it does after its command has ended."""
     deadline = clock.monotonic_seconds() + RECORD_SECONDS
     while would_record(settings, java=java, role=role):
         if clock.monotonic_seconds() > deadline:

@@ -1,4 +1,4 @@
-"""What a command is called with besides its own arguments: which lake, and for whom the answer is."""
+"""Context of a command besides its own arguments: the lake, and the form of the answer (people or JSON)."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Failures = dict[str, SiltstoneError]
-"""What went wrong, by the name of the dataset."""
+"""Errors by name of the dataset."""
 
 
 def complete_name(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the datasets of the lake whose names begin so, for the completion of a shell; none if the lake cannot be read."""
+    """Return datasets whose names start with `incomplete`, for shell completion; none if the lake cannot be read."""
     path = context.find_root().params.get("lake") or os.environ.get("SILT_LAKE")
     if not path:
         return []
@@ -50,10 +50,10 @@ class Invocation:
     own_process: bool = False
 
     def open(self, *, spark: bool = False) -> "Lake":
-        """Open the lake; `spark` says that the command may need it.
+        """Open the lake. `spark` is true if the command may need Spark.
 
         Raises:
-            InvalidRequest: no lake was named, or the path cannot be one.
+            InvalidRequest: no lake was named, or the path cannot be a lake.
         """
         from siltstone.lake import Lake
 
@@ -65,18 +65,18 @@ class Invocation:
 
     @contextmanager
     def working(self, text: str) -> "Iterator[Lake]":
-        """Open the lake for something long on Spark, and show a person that and how it goes on."""
+        """Open the lake for a long operation on Spark, and show its progress at a terminal."""
         with self.open(spark=True) as lake, self.showing(text, lake):
             yield lake
 
     @contextmanager
     def showing(self, text: str, lake: "Lake", *, spark: bool = True) -> Iterator[None]:
-        """Show a person at a terminal that something long is under way, and how far it is if Spark does it."""
+        """Show at a terminal that a long operation is running, with its progress if it runs on Spark."""
         with render.working(text, as_json=self.as_json) as show, lake.progress(show if spark else None):
             yield
 
     def answer(self, data: Any, people: Callable[[], None]) -> None:  # noqa: ANN401
-        """Write the answer: as JSON, or as `people` shows it."""
+        """Write the answer as JSON, or call `people` to show it as text."""
         if self.as_json:
             render.write_json(data)
         else:
@@ -86,8 +86,8 @@ class Invocation:
 def _spare_pandas() -> None:
     """Keep Arrow from loading pandas, which takes longer than most commands.
 
-    Arrow loads it on first use, only to ask whether what it was given is a frame. It is told once that there is none, for
-    the life of this process; whoever imports pandas later gets it as ever.
+    Arrow imports pandas on first use, only to test whether a value is a frame. It finds once that pandas is missing,
+    and remembers that for the life of this process. Later imports of pandas by other code work as usual.
     """
     if "pandas" in sys.modules:
         return
@@ -102,7 +102,7 @@ def _spare_pandas() -> None:
 
 
 class _Absent(MetaPathFinder):
-    """Says that pandas is not there."""
+    """Import finder that reports pandas as not installed."""
 
     def find_spec(self, fullname: str, *_where: object) -> None:
         if fullname == "pandas":
@@ -117,10 +117,10 @@ def invocation(context: typer.Context) -> Invocation:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; where nobody can answer, ``--yes`` is the answer.
+    """Ask for confirmation before a destructive operation. Without a terminal ``--yes`` is required.
 
     Raises:
-        InvalidRequest: there is no terminal to ask on, and no ``--yes``.
+        InvalidRequest: there is no terminal, and no ``--yes``.
     """
     if yes:
         return
@@ -132,7 +132,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Dataset], Failures]":
-    """Return the one dataset that was named, or all that can be opened and what is wrong with the others.
+    """Return the named dataset, or all datasets that can be opened and the errors of the others.
 
     Raises:
         InvalidRequest: a name and ``--all`` together, or neither.
@@ -148,7 +148,7 @@ def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Datase
 
 
 def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[list[T], Failures]:
-    """Do the same to several datasets; one that fails does not keep the others from their turn."""
+    """Apply an action to several datasets. A failure does not stop the next ones."""
     done: list[T] = []
     failures: Failures = {}
     for dataset in datasets:
@@ -160,7 +160,7 @@ def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[l
 
 
 def settle(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
-    """Show every failure; the first one decides about the exit code."""
+    """Show every failure. The first one decides the exit code."""
     found = list(failures)
     for failure in found[1:]:
         render.show_error(failure.kind, str(failure), as_json=call.as_json, reason=failure.reason)

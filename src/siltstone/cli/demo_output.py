@@ -1,4 +1,4 @@
-"""`silt demo` for people and for machines: steps as they end, then the claims."""
+"""Output of `silt demo` as text or JSON: steps as they end, then the claims."""
 
 import tempfile
 from dataclasses import asdict
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run_demo(call: "Invocation", *, candidates: int, calls: int, keep: Path | None) -> bool:
-    """Take the tour, show it, and return whether every claim holds."""
+    """Run the tour, show it, and return whether every claim holds."""
     if keep is not None:
         root = keep.expanduser().absolute()
         return _run(call, Tour(root=root, candidates=candidates, calls=calls))

@@ -1,4 +1,4 @@
-"""The checks of `silt doctor`: each looks, none starts a JVM. Only temporary files of dead processes are removed."""
+"""The checks of `silt doctor`. None starts a JVM. They change nothing, but remove temporary files of dead processes."""
 
 import os
 import shutil
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 OLDEST_PYTHON: Final = (3, 11)
 PACKAGES: Final = ("siltstone", "pyspark", "deltalake", "pyarrow", "pandas", "sqlglot")
 LOW_DISK_BYTES: Final = 1_000_000_000
-"""Less than this and a fold of a middling dataset does not fit."""
+"""Free disk space below which a warning is shown, because a fold of a medium dataset may not fit."""
 
 
 class Verdict(StrEnum):
-    """What a check says."""
+    """The result of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: what was looked at, how it stands, what was found."""
+    """One check: its subject, its verdict, and its finding."""
 
     name: str
     verdict: Verdict
@@ -40,7 +40,7 @@ class Check:
 
 
 def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
-    """Run every check; one that raises an error of ours has failed and says why."""
+    """Run every check. A check that raises a `SiltstoneError` has failed, with the error as its finding."""
     wanted: dict[str, Callable[[], Check]] = {
         "python": _python,
         "packages": _packages,
@@ -85,7 +85,7 @@ def _packages() -> Check:
 
 
 def _environment() -> Check:
-    """A variable with a slip in its name is ignored everywhere; here it is named. So is one whose value does not fit."""
+    """Name environment variables with a misspelled name, which are ignored elsewhere, or with an invalid value."""
     from siltstone.config import Settings, unknown_variables
 
     Settings.load()
@@ -106,7 +106,7 @@ def _java() -> Check:
 
 
 def _jars() -> Check:
-    """Look where the jars would come from; fetching them is for the first command that needs Spark."""
+    """Check where the jars are. The first command that needs Spark downloads missing ones."""
     from siltstone.config import Settings
     from siltstone.host.user_cache import cache_folder
     from siltstone.spark.jars import DELTA_VERSION, delta_jars, spark_home
@@ -125,7 +125,7 @@ def _jars() -> Check:
 
 
 def _scratch() -> Check:
-    """Look at the folder for temporary files, and remove what dead processes left there."""
+    """Check the folder for temporary files, and remove files of dead processes."""
     from siltstone.config import Settings
     from siltstone.host.private_folders import private_folder
     from siltstone.spark.scratch import REMEDY, scratch_root, sweep_all
@@ -173,7 +173,7 @@ def _disk(path: str) -> Check:
 
 
 def _existing(path: str) -> Path:
-    """Return the lake's folder, or the nearest place above it that exists."""
+    """Return the lake's folder, or its nearest parent that exists."""
     place = Path(path).expanduser().absolute()
     while not place.exists() and place != place.parent:
         place = place.parent

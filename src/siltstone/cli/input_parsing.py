@@ -1,4 +1,4 @@
-"""What people type or pipe in, as values: rows in JSON, keys as text."""
+"""Parses user input: rows in JSON, keys as text, query parameters."""
 
 import datetime
 import decimal
@@ -40,7 +40,7 @@ def opened(source: str) -> Iterator[IO[str]]:
 
 
 def read_rows(source: str | None, given: Sequence[str]) -> list[Any]:
-    """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object a line.
+    """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object per line.
 
     Raises:
         InvalidRequest: neither or both were given, or the text is not JSON.
@@ -54,7 +54,7 @@ def read_rows(source: str | None, given: Sequence[str]) -> list[Any]:
 
 
 def _file_rows(file: IO[str], source: str) -> list[Any]:
-    """Read a whole array or object, or line by line: the first line that is not blank tells which."""
+    """Read a whole array or object, or one row per line. The first line that is not blank decides which."""
     name = "standard input" if source == STANDARD_INPUT else source
     numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     number, first = next(numbered, (0, ""))
@@ -72,10 +72,10 @@ def _file_rows(file: IO[str], source: str) -> list[Any]:
 
 
 def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: ANN401
-    """Read JSON that starts at a line of a file, or that stands for itself.
+    """Parse JSON that starts at a line of a file, or that was given as an argument.
 
     Raises:
-        InvalidRequest: it is none; the message has the line of the file.
+        InvalidRequest: it is not valid JSON; the message has the line of the file.
     """
     try:
         return read_json(text)
@@ -94,7 +94,7 @@ def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> li
     """Return keys from text: the value itself, or for a composite key a JSON array or object of its columns.
 
     Raises:
-        InvalidRequest: a text is no value of the key's type; the message names it.
+        InvalidRequest: a text is not a value of the key's type; the message names it.
     """
     kinds = [schema.field(name).type for name in key]
     if len(key) == 1:
@@ -103,12 +103,12 @@ def read_keys(texts: Iterable[str], schema: pa.Schema, key: Sequence[str]) -> li
 
 
 def read_subjects(texts: Iterable[str], schema: pa.Schema, subject: Sequence[str]) -> list[Any]:
-    """Return what a log hides by: the value itself, or a JSON object that names one or more subject columns.
+    """Return subjects of a log from text: the value itself, or a JSON object of one or more subject columns.
 
     With one subject column every text is its value, also one that looks like JSON.
 
     Raises:
-        InvalidRequest: a text is no value of its column's type; the message names it.
+        InvalidRequest: a text is not a value of its column's type; the message names it.
     """
     if len(subject) <= 1:
         return read_keys(texts, schema, subject) if subject else list(texts)
@@ -144,7 +144,7 @@ def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> d
 
 
 def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
-    """Read text as the key column's type; a string column takes it as it is, and nothing but text."""
+    """Parse text as the key column's type. A string column takes the text unchanged, and accepts only text."""
     if not isinstance(value, str) or pa.types.is_string(kind):
         return value
     try:
@@ -165,13 +165,13 @@ PARAMETER_TYPES: Final = ("int", "double", "decimal", "string", "boolean", "date
 
 
 def read_parameter(text: str) -> tuple[str, object]:
-    """Read ``name=value`` or ``name:type=value``: without a type, a number or true, false and null are taken as such.
+    """Parse ``name=value`` or ``name:type=value``. Without a type, numbers, true, false and null are recognized.
 
     >>> read_parameter("n=5"), read_parameter("code:string=5"), read_parameter("share=0.5")
     (('n', 5), ('code', '5'), ('share', Decimal('0.5')))
 
     Raises:
-        InvalidRequest: it has another form, or the value is none of its type.
+        InvalidRequest: it has another form, or the value is not of its type.
     """
     named, equals, value = text.partition("=")
     name, colon, kind = named.partition(":")

@@ -1,4 +1,4 @@
-"""How a command gets its name, its help text and its section in the list of commands."""
+"""Registers commands with their name, help text and section in the list of commands."""
 
 import inspect
 from collections.abc import Callable
@@ -12,10 +12,10 @@ DATASETS, WRITE, READ, MAINTENANCE, SYSTEM = "Datasets", "Write", "Read", "Maint
 
 
 class Sections(TyperGroup):
-    """A group that lists its commands in sections: those of their ``rich_help_panel``, in the order of registration."""
+    """A group that lists its commands in sections by their ``rich_help_panel``, in the order of registration."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write each section; a line that does not fit is wrapped, never cut."""
+        """Write each section. A line that does not fit is wrapped, never cut."""
         sections: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, self.commands), default=0)
         for name in self.list_commands(ctx):

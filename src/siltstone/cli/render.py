@@ -1,7 +1,7 @@
-"""How answers look: tables for people, JSON and CSV for machines, one shape for errors.
+"""Writes answers: tables for people, JSON and CSV for machines, one form for errors.
 
-Standard output carries the answer and nothing else; errors, questions and progress go to standard error. Values come from
-data that others wrote: a control character in one is shown escaped, never sent to the terminal.
+Standard output has only the answer. Errors, questions and progress go to standard error. Values may come from
+untrusted data, so control characters are escaped and never sent to the terminal.
 """
 
 import base64
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from siltstone.spark.progress import Progress
 
 MAX_CELL_CHARS: Final = 120
-"""What people see of one value; machines get all of it."""
+"""Most characters of one value in a table. JSON and CSV have the whole value."""
 MAX_FITTED_ROWS: Final = 200
-"""Rows of a table that is fitted to the terminal's width, which takes a millisecond for each row."""
+"""Most rows of a table that is fitted to the terminal's width, because fitting takes a millisecond per row."""
 NULL: Final = "NULL"
 size: Final = units.size_text
 counted: Final = units.counted
@@ -39,12 +39,12 @@ def show_error(kind: str, message: str, *, as_json: bool, reason: str | None = N
 
 
 def write_json(data: Any, *, file: "TextIO | None" = None) -> None:  # noqa: ANN401
-    """Write one JSON document, to standard output unless told."""
+    """Write one JSON document; default: to standard output."""
     (file or sys.stdout).write(json.dumps(plain(data), ensure_ascii=False, indent=2) + "\n")
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as JSON can carry it: times as ISO text, decimals as text, bytes in base 64."""
+    """Return a value in its JSON form: times as ISO text, decimals as text, bytes in base 64."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -65,10 +65,10 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, file: "TextIO | None" = None) -> None:
-    """Write rows as CSV with a header, to standard output unless told.
+    """Write rows as CSV with a header; default: to standard output.
 
-    Null is an empty field, empty text is `""`, a nested value is JSON. A row of nothing but one null is `""`, too: readers pass
-    over empty lines.
+    Null is an empty field, empty text is `""`, a nested value is JSON. A row with a single null is `""`, too, because
+    readers skip empty lines.
     """
     out = file or sys.stdout
     out.write(",".join(map(_csv_text, columns)) + "\n")
@@ -90,7 +90,7 @@ def _csv_field(value: Any) -> str:  # noqa: ANN401
 
 
 def _csv_text(text: str) -> str:
-    """Return text as a field: in quotes where it is empty or holds a sign of CSV's own."""
+    """Return text as a field, in quotes if it is empty or contains a special character of CSV."""
     return '"' + text.replace('"', '""') + '"' if _CSV_SIGNS.search(text) or not text else text
 
 
@@ -98,12 +98,12 @@ _CSV_SIGNS: Final = re.compile(r'[",\r\n]')
 
 
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows of a dataset for people: null, empty text and every other text look different."""
+    """Write rows of a dataset as a table that distinguishes null, empty text and all other text."""
     _write_cells(columns, [[value_cell(value) for value in row] for row in rows], ())
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
-    """Write a table for people; the columns in `numbers` are set to the right."""
+    """Write a table for people. The columns in `numbers` are aligned to the right."""
     _write_cells(columns, [[cell(value) for value in row] for row in rows], numbers)
 
 
@@ -147,7 +147,7 @@ def _write_fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers
 
 
 def write_facts(facts: Mapping[str, Any]) -> None:
-    """Write a few named values, one a line."""
+    """Write named values, one per line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         sys.stdout.write(f"{name.ljust(width)}  {cell(value)}\n")
@@ -159,22 +159,22 @@ def write_line(text: str) -> None:
 
 
 def write_note(text: str) -> None:
-    """Write one line for people beside the answer."""
+    """Write one line for people to standard error, beside the answer."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
 def write_text(text: str) -> None:
-    """Write text of our own, line by line as it is."""
+    """Write trusted text line by line, without escaping."""
     sys.stdout.write(f"{text}\n")
 
 
 def flush() -> None:
-    """Let what was written be seen now."""
+    """Flush standard output."""
     sys.stdout.flush()
 
 
 def value_cell(value: Any) -> str:  # noqa: ANN401
-    """Return a value of a row: null is ``NULL``, and text that could be taken for it, or for nothing, is in quotes.
+    """Return a value of a row. Null is ``NULL``; empty text, and text that looks like null, is in quotes.
 
     >>> [value_cell(value) for value in (None, "", "NULL", "-", "a")]
     ['NULL', '""', '"NULL"', '-', 'a']
@@ -185,7 +185,7 @@ def value_cell(value: Any) -> str:  # noqa: ANN401
 
 
 def cell(value: Any) -> str:  # noqa: ANN401
-    """Return a value as people read it in a table."""
+    """Return a value as text for a table."""
     ready = plain(value)
     match ready:
         case None:
@@ -201,7 +201,7 @@ def cell(value: Any) -> str:  # noqa: ANN401
 
 
 def printable(text: str) -> str:
-    r"""Escape what a terminal would act upon.
+    r"""Escape control characters of a terminal.
 
     >>> printable("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
@@ -219,12 +219,12 @@ def moment(text: str) -> str:
 
 
 def number(count: int) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return f"{count:,}"
 
 
 def seconds(duration: float) -> str:
-    """Return a duration as people say it.
+    """Return a duration as text.
 
     >>> seconds(0.0123), seconds(2.345)
     ('12 ms', '2.3 s')
@@ -234,9 +234,9 @@ def seconds(duration: float) -> str:
 
 @contextmanager
 def working(text: str, *, as_json: bool) -> "Iterator[Callable[[Progress | str], None] | None]":
-    """Show that something long is under way, to a person at a terminal and to nobody else.
+    """Show at a terminal, and only there, that a long operation is running.
 
-    Yields a function that shows progress or a line about the step that is under way, or None where there is no terminal. The
+    Yields a function that shows progress or a line about the current step, or None if there is no terminal. The
     spinner writes to a copy of standard error, because the start of a JVM borrows the original.
     """
     if as_json or not sys.stderr.isatty():
@@ -252,7 +252,7 @@ def working(text: str, *, as_json: bool) -> "Iterator[Callable[[Progress | str],
 
 
 def progress_line(progress: "Progress | str") -> str:
-    """Return how far Spark has come, or something else that says so itself, as people say it."""
+    """Return the progress of Spark as text; text is returned unchanged."""
     if isinstance(progress, str):
         return progress
     read = f", {size(progress.bytes_read)} read" if progress.bytes_read else ""

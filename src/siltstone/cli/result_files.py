@@ -1,8 +1,9 @@
-"""Rows into a file or to standard output, a batch at a time: a file is there whole, or what was there before is.
+"""Writes rows to a file or to standard output, one batch at a time. A file is replaced whole or not at all.
 
-Rows go to a file beside the one that was named, which takes its place when the last row is written and synced. Whatever
-ends the command earlier removes it; a killed process leaves it, under a name that begins with a point. A file that was there
-keeps its mode. What is no file (a pipe, a device, standard output) is written to as the rows come.
+Rows go to a temporary file beside the target, which replaces the target when the last row is written and synced. If
+the command fails or is interrupted, it removes the temporary file. A killed process leaves it, under a name that
+begins with a dot. The new file has the mode of an existing target. A pipe, a device and standard output are written
+to directly.
 """
 
 import errno
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-"""A row group of a Parquet file is written when it has so many rows or bytes: so much is held in memory."""
+"""Size at which a row group of a Parquet file is written, in rows and in bytes. Bounds memory."""
 
 
 def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Path, form: str) -> int:
-    """Write rows to a file as ``parquet``, ``csv`` or ``json``, and return how many they were.
+    """Write rows to a file as ``parquet``, ``csv`` or ``json``, and return the number of rows.
 
     Raises:
         InvalidRequest: the file cannot be written, or would lose a column.
@@ -54,8 +55,8 @@ def print_rows(
 ) -> int:
     """Write rows to standard output as ``csv`` or ``json``, and return the number of rows.
 
-    A JSON document has the columns and the rows, then what `facts` gives for that number. It looks as `render.write_json`
-    writes it. An error on the way leaves a document without its end.
+    A JSON document has the columns and the rows, then the result of `facts` for the number of rows. It has the form of
+    `render.write_json`. An error while rows are written leaves an incomplete document.
     """
     counted = _Counted(batches)
     if form == "csv":
@@ -74,13 +75,13 @@ def print_rows(
 
 
 def _indented(value: Any, *, levels: int = 1) -> str:  # noqa: ANN401
-    """Return a value as JSON, with its lines so many levels deep."""
+    """Return a value as JSON, with its lines indented by `levels` levels."""
     shown = json.dumps(render.plain(value), ensure_ascii=False, indent=2)
-    return shown.replace("\n", "\n" + "  " * levels)  # text has no line ends of its own in JSON
+    return shown.replace("\n", "\n" + "  " * levels)  # JSON text contains no line ends
 
 
 class _Counted:
-    """Batches that pass by, how many rows they had, and what went wrong where they come from."""
+    """Iterator over batches that counts their rows and records the error of their source."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
         self._batches = batches
@@ -103,10 +104,10 @@ class _Counted:
 
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """Give a place to write to; what is there takes its name at the end of the block, and goes if the block fails."""
+    """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails."""
     if out.is_dir():
         raise InvalidRequest(f"{out} cannot be written: it is a folder.")
-    if out.exists() and not out.is_file():  # before links are followed: that of /dev/stdout may end at no path
+    if out.exists() and not out.is_file():  # before links are followed: /dev/stdout may link to no path
         yield out
         return
     target = out.resolve()
@@ -136,7 +137,7 @@ def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Pa
 
 
 def _row_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[list[pa.RecordBatch]]":
-    """Gather batches until they are enough for a row group."""
+    """Collect batches until they fill a row group."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -160,7 +161,7 @@ def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path)
         before = "["
         for row in _rows(batches):
             alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
-            shown = json.dumps(alone, ensure_ascii=False, indent=2)  # in brackets: only JSON knows where lines begin
+            shown = json.dumps(alone, ensure_ascii=False, indent=2)  # in brackets: json then indents the lines itself
             file.write(before + shown.removeprefix("[").removesuffix("\n]"))
             before = ","
         file.write("[]\n" if before == "[" else "\n]\n")

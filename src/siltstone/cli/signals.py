@@ -1,8 +1,8 @@
-"""Ctrl-C: one line, exit code 130, and no JVM left behind.
+"""Handles Ctrl-C: one line of output, exit code 130, and no JVM left running.
 
-PySpark's own handler calls into the JVM, and PySpark's clean-up then waits for whatever was running there or fails with
-it, so an interrupt turns into some other error on its way up. A command owns its process and can do the plain thing:
-end the children, raise KeyboardInterrupt, and remember that it was raised. Spark never commits, so a JVM may end anywhere.
+PySpark's own handler calls into the JVM, and PySpark's clean-up then waits for the work there or fails with it, so an
+interrupt becomes another error on its way up. A command owns its process, so its handler is simple: it ends the child
+processes, raises KeyboardInterrupt, and records that it was raised. Spark never commits, so a JVM may end at any point.
 """
 
 import logging
@@ -18,17 +18,17 @@ MESSAGE: Final = "Interrupted; what was under way may or may not be done."
 
 
 class Interrupts:
-    """Whether somebody pressed Ctrl-C in this process."""
+    """Records whether Ctrl-C was pressed in this process."""
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
+        """Start without an interrupt."""
         self.happened = False
 
     def watch(self) -> None:
-        """Take the signal over, unless whoever started this process wanted it ignored.
+        """Install the handler, unless the parent process set the signal to be ignored.
 
-        Libraries may not log from now on: a command says all it has to say itself, and py4j logs every call that an
-        interrupt ends or that meets no JVM.
+        Logging of libraries is switched off from now on. A command reports its errors itself, and py4j logs every
+        call that an interrupt ends or that finds no JVM.
         """
         logging.disable(logging.CRITICAL)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -36,7 +36,7 @@ class Interrupts:
 
     def _interrupt(self, _number: int, _frame: object) -> None:
         if self.happened:
-            os._exit(INTERRUPTED)  # pressed again: whoever did it will not wait for the way out
+            os._exit(INTERRUPTED)  # pressed again: the user does not wait for the clean-up
         self.happened = True
         end_children()
         raise KeyboardInterrupt

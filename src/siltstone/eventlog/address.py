@@ -1,7 +1,8 @@
-"""Where a log lives, as a URI, and what else the URI says.
+"""Addresses of event logs: a URI names the backend, the location and its options.
 
 ``memory:`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``postgresql://user@host:5432/name`` ·
-``delta:///absolute/path`` · ``delta+s3://bucket/path?region=eu-central-1`` · ``delta+azure://container/path?account=name``
+``delta:///absolute/path`` · ``delta+s3://bucket/path?region=eu-central-1`` ·
+``delta+azure://container/path?account=name``
 
 Credentials of object stores come from the environment, never from an address.
 """
@@ -19,7 +20,7 @@ FORMS: Final = "memory:, sqlite:///path, postgresql://host/name, delta:///path, 
 
 
 class BackendKind(StrEnum):
-    """What keeps a log."""
+    """The backend that stores a log."""
 
     MEMORY = "memory"
     SQLITE = "sqlite"
@@ -42,12 +43,12 @@ OPTIONS: Final[Mapping[BackendKind, Mapping[str, str]]] = {
         "allow_http": "allow_http",
     },
 }
-"""What the query of an address may say, and how the store calls it."""
+"""Allowed query parameters of an address, and the option of the object store that each one sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A log's backend and place; `shown` is the URI without a password."""
+    """The backend and location of a log. `shown` is the URI without a password."""
 
     backend: BackendKind
     uri: str
@@ -55,14 +56,14 @@ class Address:
     path: str = ""
     bucket: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of an object store: how to reach it."""
+    """Connection options of an object store."""
 
 
 def parse_address(uri: str) -> Address:
-    """Read a URI.
+    """Parse the URI of a log.
 
     Raises:
-        InvalidRequest: it names no backend or no place.
+        InvalidRequest: it names no known backend or no location.
 
     >>> parse_address("sqlite:///builds.db").path
     'builds.db'
@@ -111,7 +112,7 @@ def _check_port(parts: SplitResult, uri: str) -> None:
 
 
 def _options(query: str, backend: BackendKind) -> dict[str, str]:
-    """Return what a query says, in the words of the store; only what is known, and no secrets."""
+    """Return the options of a URI's query by the store's names. Refuse unknown options and secrets."""
     known = OPTIONS[backend]
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -131,7 +132,7 @@ def _split(uri: str) -> SplitResult:
 
 
 def _local_path(parts: SplitResult, backend: BackendKind) -> str:
-    """Return the path of ``scheme:///path``: what follows the third slash, as in SQLAlchemy; Delta's is always absolute."""
+    """Return the path of ``scheme:///path``: the text after the third slash, as in SQLAlchemy; for Delta, absolute."""
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidRequest(f"Use {backend.value}:///path, with three slashes and nothing but a path.")
     path = unquote(parts.path[1:] if backend is BackendKind.SQLITE else parts.path)
@@ -143,7 +144,7 @@ def _local_path(parts: SplitResult, backend: BackendKind) -> str:
 
 
 def _hidden(uri: str) -> str:
-    """Return a URI whose password is not to be read."""
+    """Return a URI with its password masked."""
     before, at, after = uri.rpartition("@")
     scheme, slashes, user = before.partition("://")
     after = _PASSWORD.sub(r"\1***", after)

@@ -1,8 +1,8 @@
-"""Events as rows of a Delta table: one column for each kind of payload, a struct, of which one is not null.
+"""Events as rows of a Delta table. Each payload type has one struct column, and exactly one of them is not null.
 
-A file that an append writes has its events in order (`pos`), and the index of the first one as a partition value, which is given
-when the commit lands: an event's index is ``first_index + pos``. Files that hold events of several appends have each event's
-own index in `idx`.
+A file that an append writes has its events in order (`pos`). Its partition value is the index of the first event, and
+is set by the commit: an event's index is ``first_index + pos``. Files with events of several appends store each
+event's own index in `idx`.
 """
 
 import datetime
@@ -23,7 +23,7 @@ FIRST_INDEX: Final = "first_index"
 IDX: Final = "idx"
 POS: Final = "pos"
 APPENDED_AT: Final = "appended_at"
-"""Since version 2."""
+"""Column with the time of the append. Added in version 2."""
 NS_PER_DAY: Final = 24 * 3600 * 1_000_000_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
 
@@ -66,7 +66,7 @@ FILE_SCHEMA: Final = pa.schema(
         pa.field(APPENDED_AT, pa.int64()),
     ]
 )
-"""What a file may hold; the table has the partition columns before it."""
+"""Columns that a file may have. The table has the partition columns before them."""
 TABLE_SCHEMA: Final = pa.schema([pa.field(DAY, pa.date32()), pa.field(FIRST_INDEX, pa.int64()), *FILE_SCHEMA])
 
 
@@ -81,7 +81,7 @@ def _day(number: int) -> str:
 
 
 def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
-    """Return events, each with its position in the append, as rows of a file; kinds of payloads that none has are left out."""
+    """Return events as rows of a file, each with its position in the append. Unused payload columns are left out."""
     plain = [one.event for one in events]
     columns: dict[str, list[Any]] = {
         POS: [one.index - first_index for one in events],
@@ -114,10 +114,10 @@ def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
 
 
 def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: int = 1) -> Iterator[Indexed]:
-    """Yield the events of a file with their indexes, those from `known` on.
+    """Yield the events of a file whose index is at least `known`, with their indexes.
 
     Raises:
-        Corruption: a row is no event.
+        Corruption: a row is not a valid event.
     """
     table = with_indexes(table, first_index=first_index)
     for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), known), True)).to_pylist():  # noqa: FBT003
@@ -140,5 +140,5 @@ def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def stats_of(count: int) -> str:
-    """Return what the log says of a file: how many events it has, and nothing that is in them."""
+    """Return a file's statistics for the log: the number of events, and no values."""
     return json.dumps({"numRecords": count})

@@ -1,12 +1,12 @@
-"""Bringing the small files of a log on Delta together: every append adds one, and whoever opens the table pays for each.
+"""Merges small files of an event log on Delta. Every append adds one file, and every reader of the table pays for each.
 
-Which files come together is said in `model.small_runs`: for the log itself, which does it in the background as appends come, and
-for the planner of a lake, to whose own log it is work like any other. Every row keeps its own index in `idx`, so it does not
-matter which files come together, nor in which order.
+`model.small_runs` selects the files, for two callers. A log merges its files in the background while appends arrive.
+The planner of a lake does the same for the lake's own log, as an ordinary job. Every row keeps its own index in `idx`,
+so any files can be merged, in any order.
 
-One commit takes the files away and adds the new ones. It moves rows only: followers skip it, and appends beside it do not
-notice. A crash before it leaves files that no log names, after it files that the sweep takes, an hour later at the earliest: who
-is reading them goes on.
+One commit removes the files and adds the new ones. It moves rows only: followers skip it, and concurrent appends do
+not conflict with it. A crash before the commit leaves files that no log names. After the commit the sweep deletes the
+replaced files, after one hour at the earliest, because readers may still use them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _NONE: Final[Mapping[str, pa.Table]] = {}
 
 
 def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
-    """Bring small files together where there are so many; return how many files there are less.
+    """Merge small files if there are at least `many`; return by how many the number of files fell.
 
     Files whose rows are in `recent`, by their paths, are not read again.
 
@@ -62,7 +62,7 @@ def squash_files(
     clock: Clock,
     recent: Mapping[str, pa.Table] = _NONE,
 ) -> list[DataFile]:
-    """Bring exactly these files of a version together; return those that have taken their place.
+    """Merge exactly these files of a version; return the files that replace them.
 
     Raises:
         Conflict: another process was first; nothing was changed.
@@ -75,7 +75,7 @@ def squash_files(
             reach("eventlog.after_squash_write")
             commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
             table.commit(lambda _: commit)
-        except (Conflict, Corruption, Gone, Unavailable):  # for certain not there
+        except (Conflict, Corruption, Gone, Unavailable):  # the commit certainly did not land
             _discard(table, owner)
             raise
         except FileNotFoundError as error:
@@ -89,7 +89,7 @@ def squash_files(
 
 
 def _written(table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]) -> list[DataFile]:
-    """Write the events of the taken files, one file a day, in the order of their indexes."""
+    """Write the events of the taken files, one file per day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
     for file in taken:
         days.setdefault(day_of(file), []).append(file)
@@ -123,7 +123,7 @@ def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Ta
 
 
 def _in_order(rows: pa.Table, table: Table) -> pa.Table:
-    """Return the columns in the table's order and types: files differ in which they have."""
+    """Return the columns in the table's order and types, because files differ in the columns they have."""
     have = set(rows.column_names)
     schema = pa.schema([field for field in table.schema() if field.name in have])
     return rows.select(schema.names).cast(schema)

@@ -1,18 +1,18 @@
-"""A log that lives in a Delta table: appends go through the one commit path, questions to a projection.
+"""An event log in a Delta table: appends use the one commit path, queries read a projection.
 
 Flow of an append:
 
-1. what several threads append at once waits in the writer queue and is committed as one group;
-2. in its turn on the table the leader brings the projection to the newest version, and checks every append of the group against
-   it; one that is refused does not keep the others from theirs;
-3. the new events are written, one file for each day, into files that no log names yet;
-4. one commit adds the files and moves the transaction `APP_INDEX`, on which it depends: whoever loses a race against another
-   process checks everything anew on the new version;
-5. the appends are acknowledged, and the leader hands the plan to the projection, which applies many of them in the background,
-   if possible while no thread appends. Queries read the projection once it has all commits.
+1. concurrent appends of several threads wait in the writer queue and are committed as one group;
+2. under the table's commit lock the leader brings the projection to the newest version, and checks every append of the
+   group against it; a refused append does not affect the other appends;
+3. the new events are written, one file per day, into files that no log names yet;
+4. one commit adds the files and advances the transaction `APP_INDEX`, on which it depends: a leader that loses a race
+   against another process checks the group again on the new version;
+5. the appends are acknowledged, and the leader hands the plan to the projection, which applies many of them in the
+   background, if possible while no thread appends. Queries read the projection once it has all commits.
 
-A crash before 4 leaves files of a dead owner, which are swept. After it the events are in the table, and the next query of any
-process brings them into the projection.
+A crash before step 4 leaves files of a dead owner, which are swept. After step 4 the events are in the table, and the
+next query of any process applies them to the projection.
 """
 
 import hashlib
@@ -53,11 +53,11 @@ QUIET_WAITS: Final = 50
 QUIET_SECONDS: Final = 0.1
 """A pause: no append for this long. Projecting and tidying beside appends compete with them for the GIL."""
 BEHIND: Final = Backlog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
-"""Backlog at which the projection catches up even while appends continue. Most of that work is in SQLite, outside the GIL."""
+"""Backlog at which the projection catches up even while appends continue, mostly in SQLite, outside the GIL."""
 FAR_BEHIND: Final = BEHIND.times(4)
 """Backlog at which appends wait for the projection. Bounds memory."""
 QUEUED: Final = 1000
-"""Appends of one process that may wait before a caller has to."""
+"""Most queued appends of one process. With more, callers wait."""
 
 
 class _NothingNew(Exception):  # noqa: N818
@@ -92,11 +92,11 @@ class DeltaBackend:
         return answer
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
-        """Append events together with whatever else is under way."""
+        """Append events in one group with other pending appends, without waiting."""
         return cast("Future[list[Appended]]", self._queue.submit_soon(events))
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Ask the projection, once it has caught up."""
+        """Open the projection for queries, after it has caught up."""
         return self._projection.reading()
 
     def rebuild(self) -> None:
@@ -109,19 +109,19 @@ class DeltaBackend:
         return True
 
     def look_again(self) -> int:
-        """Look whether somebody has migrated the table."""
+        """Read the table's version again, because another process may have migrated it."""
         self.version = int(self._table.properties()[PROPERTY_VERSION])
         return self.version
 
     def migrate(self) -> None:
-        """Add the columns that the table lacks, and then say so; a crash in between leaves columns that nobody uses yet."""
+        """Add missing columns, then set the version. A crash in between leaves columns that are not used yet."""
         self._table.add_columns(TABLE_SCHEMA)
         reach("eventlog.during_migration")
         self._table.set_properties({PROPERTY_VERSION: str(SCHEMA_VERSION)})
         self.version = SCHEMA_VERSION
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for pending appends and background work."""
         self._is_closing.set()
         self._queue.close()
         self._background.close()
@@ -167,7 +167,7 @@ class DeltaBackend:
         return plan.answers
 
     def _keep_staged(self) -> None:
-        """Keep what this process stages from being swept, from its first append until it closes the log."""
+        """Protect staged files of this process from the sweep, from its first append until it closes the log."""
         if not self._is_kept:
             self._staging.enter_context(self._table.staging(self._owner))
             self._is_kept = True
@@ -210,7 +210,7 @@ class DeltaBackend:
         return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
 
     def _check_index(self, first: int, last: int | None) -> None:
-        """Refuse to leave a gap, whatever the projection says."""
+        """Refuse an append that would leave a gap in the indexes, even if the projection accepts it."""
         if last is not None and first != last + 1:
             raise Corruption(
                 f"{self._table.label}: the next event would be {first}, and the last one is {last}. "
@@ -218,7 +218,7 @@ class DeltaBackend:
             )
 
     def _stage(self, new: list[Indexed]) -> list[DataFile]:
-        """Write the new events, one file a day."""
+        """Write the new events, one file per day."""
         first = new[0].index
         days: dict[str, list[Indexed]] = {}
         for one in new:
@@ -244,18 +244,18 @@ class DeltaBackend:
 
 
 def _short(text: str) -> str:
-    """Return a short name for a location: copies of a log have the same id, but not the same events."""
+    """Return a short hash of a location, because copies of a log share an id but may differ in events."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def open_delta(
     address: Address, *, create: bool, settings: Settings | None = None, clock: Clock | None = None
 ) -> DeltaBackend:
-    """Open a log in a Delta table, and make the table if there is none.
+    """Open a log in a Delta table; create the table if it does not exist.
 
     Raises:
-        NotFound: there is no log, and none is to be made.
-        InvalidRequest: a newer Siltstone has written it, or what is there is no event log.
+        NotFound: there is no log, and `create` is false.
+        InvalidRequest: a newer Siltstone has written it, or the table is not an event log.
     """
     settings = settings or Settings()
     clock = clock or SystemClock()
@@ -272,7 +272,7 @@ def open_delta(
 
 
 def open_event_table(address: Address, *, create: bool, settings: Settings, clock: Clock) -> EventTable:
-    """Open the table of a log, and make it if there is none."""
+    """Open the table of a log; create it if it does not exist."""
     if address.backend is BackendKind.DELTA:
         return open_local(address, create=create, settings=settings, clock=clock)
     from siltstone.eventlog.object_place import open_object

@@ -1,8 +1,8 @@
 """Reads events from JSON: a valid line becomes an `Event`, any other an error that names the wrong field.
 
-An event as JSON is one object: ``event_id``, ``timestamp``, ``build_request_id``, ``event_type`` and the payload under its own
-name. A status is given by code, by name, or both. ``config`` and ``manifests`` are JSON text, or the values of that text.
-The rules are in `event_models`.
+An event as JSON is one object: ``event_id``, ``timestamp``, ``build_request_id``, ``event_type`` and the payload
+under its own name. A status is given by code, by name, or both. ``config`` and ``manifests`` are JSON text, or the
+values of that text. The rules are in `event_models`.
 """
 
 import re
@@ -40,7 +40,7 @@ PLAIN_NAMES: Final = 64
 """Most names in one field of a plain event. With `PLAIN_TEXT` it keeps plain events far below `MAX_EVENT_BYTES`."""
 
 SHORT_JSON: Final = MAX_EVENT_BYTES // 16
-"""Shorter JSON needs no check of the size as stored: UTF-8, quoting and default fields make it at most 5 times as long."""
+"""Shorter JSON needs no check of its stored size: UTF-8, quoting and default fields make it at most 5 times as long."""
 
 
 def parse_event(text: str | bytes, *, where: str = "The event") -> Event:
@@ -150,7 +150,7 @@ _PLAIN: Final[Mapping[type[Payload], Sequence[tuple[str, Callable[[object], bool
     TaskCancelEvent: (("job_run_id", _is_plain_name), ("reason", _is_plain_text)),
     BuildCancelEvent: (("reason", _is_plain_text),),
 }
-"""How the fields of a plain event look, by its payload."""
+"""Checks of the fields of a plain event, by its payload type."""
 
 
 def _validated(values: object, where: str) -> Event:

@@ -1,7 +1,8 @@
 """Events as JSON: one pydantic model per event type, a union that is discriminated by ``event_type``.
 
-The models hold every rule for one event. `Model.to_value` returns the value of `events` that a model describes.
-A null counts as a missing field. This module is imported when the first event is read, because pydantic takes time to import.
+The models hold every rule for one event. `Model.to_value` returns the value of `events` that a model describes. A
+null counts as a missing field. This module is imported when the first event is read, because pydantic takes time to
+import.
 """
 
 import json
@@ -214,7 +215,7 @@ class JobInputModel(Model):
 
 
 class JobConfigModel(Model):
-    """How a job is called."""
+    """The configuration of a job: its outputs, inputs, arguments and environment."""
 
     outputs: Names = ()
     inputs: Annotated[tuple[JobInputModel, ...], FailFast()] = ()
@@ -228,7 +229,7 @@ class JobConfigModel(Model):
 
 
 class ManifestModel(Model):
-    """What a job made."""
+    """The partitions that a job built."""
 
     value_type = PartitionManifest
     outputs: Names = ()
@@ -282,7 +283,7 @@ class JobModel(StatusModel):
 
 
 class DelegationModel(Model):
-    """Another build request makes a partition already."""
+    """Another build request already builds the partition."""
 
     value_type = DelegationEvent
     partition_ref: Name
@@ -291,7 +292,7 @@ class DelegationModel(Model):
 
 
 class JobGraphModel(Model):
-    """What a build is going to run. The graph is JSON text of the planner."""
+    """The jobs that a build will run. The graph is JSON text of the planner."""
 
     value_type = JobGraphEvent
     job_graph: Annotated[Text, AfterValidator(_check_json)]
@@ -299,7 +300,7 @@ class JobGraphModel(Model):
 
 
 class PartitionInvalidationModel(Model):
-    """A partition is no longer good."""
+    """A partition is no longer valid."""
 
     value_type = PartitionInvalidationEvent
     partition_ref: Name

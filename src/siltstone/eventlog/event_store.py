@@ -1,13 +1,13 @@
 """Appends events to the tables of a log: numbers them, checks state transitions, and updates the state tables.
 
-Flow of an append, inside one transaction of the caller that nobody else appends in:
+Flow of an append, inside one transaction of the caller, who is the only writer meanwhile:
 
 1. look up, for all events at once, which of their ids, builds, partitions and job runs are known;
-2. event by event, in memory: an id that is known must be of the same event; the next state must be legal; then it moves;
-3. write all rows at once: the events, and the states as they are after the last of them.
+2. for each event, in memory: compare an event whose id is known, check the state transition, and apply it;
+3. write all rows at once: the events, and the final states.
 
-A crash or an error leaves the transaction undone. The same code maintains a Delta log's projection. Its events were checked
-before they were committed, and are only applied (`EventStore.project`).
+A crash or an error rolls the transaction back. The same code maintains a Delta log's projection. Its events were
+checked before they were committed, and are only applied (`EventStore.project`).
 """
 
 import zlib
@@ -54,12 +54,12 @@ from siltstone.eventlog.tables import (
 from siltstone.eventlog.transitions import Run, check
 
 LOOKED_UP_AT_ONCE: Final = 400
-"""Values in one query; databases limit how many there may be."""
+"""Most values in one query, because databases limit the number of parameters."""
 
 ROWS_AT_ONCE: Final = 200
 """Rows in one statement of SQLite."""
 STATES: Final = (BUILDS, BUILD_PARTITIONS, PARTITIONS, RUNS)
-"""Where things stand, a table for each kind of thing."""
+"""State tables: builds, partitions of builds, partitions, and job runs."""
 
 Row = dict[str, Any]
 _HAS_CHECKS: Final = f"SELECT 1 FROM sqlite_master WHERE name = '{EVENT_CHECKS.name}'"  # noqa: S608
@@ -94,10 +94,10 @@ class AppendPlan:
 
 
 def next_index(connection: Connection) -> int:
-    """Return the index that the next event gets: indexes have no gaps, so it follows that of the last event.
+    """Return the index of the next event. Indexes have no gaps, so it is the last event's index plus 1.
 
     Raises:
-        Corruption: it does not.
+        Corruption: the stored next index does not follow the last event.
     """
     found = connection.execute(select(HEAD.c.next_index)).scalar()
     last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
@@ -114,11 +114,11 @@ class EventStore:
     """The tables of one log, within a transaction."""
 
     def __init__(self, connection: Connection) -> None:
-        """Use a connection whose transaction nobody else appends in."""
+        """Use a connection whose transaction is the only one that appends."""
         self._connection = connection
 
     def append(self, events: Sequence[Event], *, at: int) -> list[Appended]:
-        """Check and append events at a time: all of them or, on an error, none.
+        """Check and append events with the append time `at`: all of them or, on an error, none.
 
         Raises:
             Conflict: an event is not a legal next state, or its id was used for another one.
@@ -131,9 +131,9 @@ class EventStore:
         return answer
 
     def check(self, batches: Sequence[Sequence[Event]], *, at: int, over: "Sequence[AppendPlan]" = ()) -> "AppendPlan":
-        """Give indexes to the events of several appends, one after the other; one that is refused leaves the next its turn.
+        """Check several appends in order and number their events. A refused append does not affect the next ones.
 
-        The tables are overlaid with the plans of `over`, oldest first: they are committed, but not applied yet.
+        The tables are overlaid with the plans in `over`, oldest first, which are committed but not applied yet.
         """
         states = self._looked_up([event for batch in batches for event in batch])
         for committed in over:
@@ -166,7 +166,7 @@ class EventStore:
         self._write(events, states)
 
     def next_index(self) -> int:
-        """Return the index that the next event gets."""
+        """Return the index of the next event."""
         return next_index(self._connection)
 
     # ---- looking up ----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class EventStore:
                 yield dict(zip(columns, row, strict=True))
 
     def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> Sequence[Sequence[Any]]:
-        """Look up some rows by their keys: in SQLite by the driver itself, which takes a third of the time."""
+        """Look up rows by their keys. SQLite is queried through its driver, which takes a third of the time."""
         if self._connection.dialect.name != "sqlite":
             columns = [table.c[name] for name in names]
             by = columns[0] if len(columns) == 1 else tuple_(*columns)
@@ -249,7 +249,7 @@ class EventStore:
         self._connection.execute(update(HEAD).values(next_index=events[-1].index + 1))
 
     def _write_checks(self, rows: list[Row]) -> None:
-        """Write the checksums of events. A log of an earlier version gets the table for them with its next append."""
+        """Write the checksums of events. In a log of an earlier version the first append creates their table."""
         if self._connection.dialect.name != "sqlite":
             return
         checks = [{"idx": row["idx"], "crc": checksum(row, stored_json(row))} for row in rows]
@@ -262,7 +262,7 @@ class EventStore:
         return driver is not None and driver.execute(_HAS_CHECKS).fetchone() is not None
 
     def _run_many(self, what: str, rows: list[Row]) -> None:
-        """Run a statement for many rows as the driver wants it: the way through SQLAlchemy costs more than the database."""
+        """Run a statement for many rows through the driver, because SQLAlchemy costs more than the database."""
         if not rows:
             return
         statement = _statements(self._connection.dialect)[what]
@@ -273,17 +273,17 @@ class EventStore:
             self._run_at_once(statement, rows[start : start + ROWS_AT_ONCE])
 
     def _run_at_once(self, statement: Any, rows: list[Row]) -> None:  # noqa: ANN401
-        """Run a statement of SQLite once with all rows: one step, for which it lets other threads run once."""
+        """Run a SQLite statement once with all rows. It is one step, so the driver releases the GIL once."""
         names: list[str] = statement.positiontup
         one = f"({', '.join('?' * len(names))})"
         text = statement.string.replace(f"VALUES {one}", "VALUES " + ", ".join([one] * len(rows)), 1)
-        values = map(itemgetter(*names), rows)  # no table of ours has one column only
+        values = map(itemgetter(*names), rows)  # every table of ours has more than one column
         self._connection.exec_driver_sql(text, tuple(chain.from_iterable(values)))
 
 
 @lru_cache(maxsize=4 * LOOKED_UP_AT_ONCE)
 def _found_text(table: Table, names: tuple[str, ...], count: int) -> str:
-    """Return the question for so many rows of a table by their keys."""
+    """Return the SQL that looks up `count` rows of a table by their keys."""
     one = "?" if len(names) == 1 else "(?, ?)"
     listed = ", ".join([one] * count)
     key = names[0] if len(names) == 1 else f"({', '.join(names)})"
@@ -293,7 +293,7 @@ def _found_text(table: Table, names: tuple[str, ...], count: int) -> str:
 
 
 def _statements(dialect: Dialect) -> dict[str, Any]:
-    """Return what is written, compiled once for each kind of database."""
+    """Return the write statements, compiled once per dialect."""
     if dialect.name not in _COMPILED:
         _COMPILED[dialect.name] = {
             what: statement.compile(dialect=dialect) for what, statement in _written(dialect.name).items()
@@ -302,7 +302,7 @@ def _statements(dialect: Dialect) -> dict[str, Any]:
 
 
 def _written(dialect: str) -> dict[str, Any]:
-    """Return what is written, by name: inserts that replace a row that is there, and add to a count."""
+    """Return the write statements by name: inserts that replace existing rows, and inserts that add to counts."""
     kind = postgresql.insert if dialect == "postgresql" else sqlite.insert
     count = kind(COUNTS)
     added = {"number": COUNTS.c.number + count.excluded.number}
@@ -357,15 +357,15 @@ def _event_row(one: Indexed) -> Row:
 
 
 def checksum(row: Mapping[str, Any], text: str) -> int:
-    """Return the CRC-32 of a stored event; `text` is what `stored_json` makes of it.
+    """Return the CRC-32 of a stored event; `text` is the result of `stored_json`.
 
-    The time of the append is left out: a handle that was opened before a migration does not see that column.
+    The time of the append is left out, because a handle that was opened before a migration does not see that column.
     """
     return zlib.crc32(f"{row['idx']} {text}".encode())
 
 
 def stored_json(row: Row) -> str:
-    """Return a stored event as the line that `event_json` makes of it, without reading its payload."""
+    """Return a stored event as the line of `event_json`, without parsing its payload."""
     parts = {name: row[name] for name in ("event_id", "timestamp", "build_request_id", "event_type")}
     head = as_json(parts)
     return f'{head[:-1]},"{EventType(row["event_type"]).column}":{row["payload"]}}}'
@@ -373,7 +373,7 @@ def stored_json(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The keys of everything that some events are about."""
+    """The keys of all builds, partitions and job runs that a batch of events refers to."""
 
     ids: set[str] = field(default_factory=set)
     builds: set[str] = field(default_factory=set)
@@ -384,21 +384,21 @@ class _Wanted:
 
 @dataclass(slots=True)
 class StateChanges:
-    """The states of everything that some events are about, and how the events change them."""
+    """The states of all builds, partitions and job runs that a batch of events refers to, and their changes."""
 
     wanted: _Wanted = field(default_factory=_Wanted)
     ids: dict[str, tuple[int, str | Event]] = field(default_factory=dict)
-    """By id an event's index, and itself or its text."""
+    """Index of each event by its id, with the event or its text."""
     builds: dict[Any, Row] = field(default_factory=dict)
     in_builds: dict[Any, Row] = field(default_factory=dict)
     partitions: dict[Any, Row] = field(default_factory=dict)
     runs: dict[Any, Row] = field(default_factory=dict)
     counts: "Counter[str]" = field(default_factory=Counter)
     moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: defaultdict(dict))
-    """By table, the rows that an event has moved."""
+    """Rows that events have changed, by table and key."""
 
     def copy(self) -> "StateChanges":
-        """Return states that can move without these; rows are replaced, never changed."""
+        """Return an independent copy. Rows are shared, because they are replaced and never modified."""
         moved: dict[str, dict[Any, Row]] = defaultdict(dict, {name: dict(rows) for name, rows in self.moved.items()})
         return StateChanges(
             wanted=self.wanted,
@@ -412,7 +412,7 @@ class StateChanges:
         )
 
     def overlay(self, over: "StateChanges") -> None:
-        """Replace rows of these states by the rows that others have changed."""
+        """Replace rows of these states by the changed rows of `over`."""
         self.ids |= {ident: over.ids[ident] for ident in self.wanted.ids if ident in over.ids}
         for rows, table, keys in (
             (self.builds, BUILDS, self.wanted.builds),
@@ -424,7 +424,7 @@ class StateChanges:
             rows.update({key: moved[key] for key in keys if key in moved})
 
     def follow(self, new: Sequence[Indexed], after: "StateChanges") -> None:
-        """Move these states by new events, after which those are as `after` says."""
+        """Apply new events to these states, with the resulting rows taken from `after`."""
         self.ids.update((one.event.event_id, (one.index, one.event)) for one in new)
         for name, rows in after.moved.items():
             self.moved[name].update(rows)
@@ -450,7 +450,7 @@ class StateChanges:
         )
 
     def apply(self, index: int, event: Event) -> None:
-        """Move the states by one event."""
+        """Apply one event to the states."""
         self.ids[event.event_id] = (index, event)
         self.counts[f"event {event.type._value_}"] += 1
         match event.payload:

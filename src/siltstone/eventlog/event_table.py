@@ -1,7 +1,7 @@
-"""The port to the Delta table of a log: in a folder of this machine, or in an object store.
+"""The port to the Delta table of a log, in a local folder or in an object store.
 
-An `EventTable` is a Delta table as the log needs it: commits by the version they build on, the files that a commit has added,
-the live files, and files of events to write, read and delete.
+An `EventTable` has the operations of a Delta table that a log needs. It commits on a version, returns the files that
+a commit has added and the live files, and writes, reads and deletes files of events.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
 PROPERTY_VERSION: Final = "siltstone.eventlog.version"
 NEW_PROPERTIES: Final = {PROPERTY_FORMAT: str(FIRST_FORMAT), PROPERTY_VERSION: str(SCHEMA_VERSION)}
-"""The properties of a log that is made today."""
+"""Table properties of a new log."""
 
 
 class EventTable(Protocol):
@@ -30,7 +30,7 @@ class EventTable(Protocol):
 
     @property
     def label(self) -> str:
-        """How it is called in messages."""
+        """The table's name in messages."""
         ...
 
     def version(self) -> int:
@@ -46,27 +46,27 @@ class EventTable(Protocol):
         ...
 
     def add_columns(self, wanted: pa.Schema) -> None:
-        """Give the table the columns, and fields of columns, that it lacks."""
+        """Add missing columns, and missing fields of columns, to the table."""
         ...
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
-        """Land one commit exactly once, durably; `build` is called for each version it is tried on."""
+        """Apply one commit exactly once, durably. `build` is called for each version that is tried."""
         ...
 
     def added(self, version: int) -> Added:
         """Return the files with new events that a version has added, and the id of its commit.
 
         Raises:
-            FileNotFoundError: its entry was cleaned.
+            FileNotFoundError: the log cleanup has removed its entry.
         """
         ...
 
     def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the version that was looked at last; None also where that is not known."""
+        """Return an app transaction of the last version that was read; None if it is not known."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file is there."""
+        """Return whether a file exists."""
         ...
 
     def live(self) -> Live:
@@ -74,11 +74,11 @@ class EventTable(Protocol):
         ...
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
-        """Keep the owner's staged files from being swept while it works."""
+        """Protect the owner's staged files from the sweep inside the block."""
         ...
 
     def stage(self, path: str, rows: pa.Table) -> int:
-        """Write a file that no log names yet, and return its size.
+        """Write a file that no log names yet; return its size in bytes.
 
         Raises:
             Unavailable: it cannot be written.
@@ -98,9 +98,9 @@ class EventTable(Protocol):
         ...
 
     def notice(self, version: int) -> None:
-        """Take note of a commit; every so many, tidy the table's log and sweep what crashed writers left, in the background."""
+        """Report a commit. After some commits, tidy the log and sweep files of crashed writers in the background."""
         ...
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for background work."""
         ...

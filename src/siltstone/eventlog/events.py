@@ -1,13 +1,13 @@
-"""What an event is: who it is about (a build request), when, and one of eight payloads.
+"""Events: a build request, a time, and one of eight payloads.
 
-Events are values. They are read from JSON in `event_json`, where bytes from outside come in, and checked against what happened
-before in `transitions`; here is only what they are made of, and how they look as JSON: one line, always the same bytes.
+Events are values. `event_json` reads them from JSON and validates bytes from outside. `transitions` checks them against
+earlier events. This module defines their fields, and their JSON: one line, always the same bytes.
 
 Terms:
 
-* *build request*: somebody asked for partitions; it goes through its states until it is completed, failed or cancelled;
-* *partition*: what a build makes, named by a reference that means something to whoever builds;
-* *job run*: one attempt of a job to make some partitions.
+* *build request*: a request for partitions; it passes through states until it is completed, failed or cancelled;
+* *partition*: the output of a build, named by a reference that the build system defines;
+* *job run*: one attempt of a job to build some partitions.
 """
 
 import json
@@ -26,7 +26,7 @@ MAX_TIMESTAMP: Final = 2**63 - 1
 
 
 class EventType(StrEnum):
-    """What kind of payload an event has."""
+    """The payload type of an event."""
 
     BUILD_REQUEST = "build_request"
     PARTITION = "partition"
@@ -44,7 +44,7 @@ class EventType(StrEnum):
 
 
 class BuildStatus(IntEnum):
-    """Where a build request stands."""
+    """The status of a build request."""
 
     UNKNOWN = 0
     RECEIVED = 1
@@ -57,7 +57,7 @@ class BuildStatus(IntEnum):
 
 
 class PartitionStatus(IntEnum):
-    """Where a partition stands in a build."""
+    """The status of a partition in a build."""
 
     UNKNOWN = 0
     REQUESTED = 1
@@ -69,7 +69,7 @@ class PartitionStatus(IntEnum):
 
 
 class JobStatus(IntEnum):
-    """Where a job run stands."""
+    """The status of a job run."""
 
     UNKNOWN = 0
     SCHEDULED = 1
@@ -80,7 +80,7 @@ class JobStatus(IntEnum):
 
 
 class InputKind(IntEnum):
-    """How a job depends on a partition: it asks it, or it needs it made."""
+    """How a job depends on a partition: it queries the partition, or needs it to be built."""
 
     QUERY = 0
     MATERIALIZE = 1
@@ -99,7 +99,7 @@ class JobInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """How a job is called."""
+    """The configuration of a job: its outputs, inputs, arguments and environment."""
 
     outputs: tuple[str, ...] = ()
     inputs: tuple[JobInput, ...] = ()
@@ -109,7 +109,7 @@ class JobConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionManifest:
-    """What a job made, of what, and when; times are nanoseconds."""
+    """The partitions that a job built, their inputs, and when. Times are in nanoseconds."""
 
     outputs: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationEvent:
-    """A partition is being made by another build request already."""
+    """Another build request already builds the partition."""
 
     type: ClassVar = EventType.DELEGATION
     partition_ref: str
@@ -169,7 +169,7 @@ class DelegationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGraphEvent:
-    """What a build is going to run; the graph is JSON that belongs to whoever plans."""
+    """The jobs that a build will run. The graph is JSON of the planner."""
 
     type: ClassVar = EventType.JOB_GRAPH
     job_graph: str
@@ -178,7 +178,7 @@ class JobGraphEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInvalidationEvent:
-    """A partition is no longer good."""
+    """A partition is no longer valid."""
 
     type: ClassVar = EventType.PARTITION_INVALIDATION
     partition_ref: str
@@ -187,7 +187,7 @@ class PartitionInvalidationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCancelEvent:
-    """Somebody wants a job run to stop."""
+    """A request to stop a job run."""
 
     type: ClassVar = EventType.TASK_CANCEL
     job_run_id: str
@@ -196,7 +196,7 @@ class TaskCancelEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildCancelEvent:
-    """Somebody wants a build to stop."""
+    """A request to stop a build."""
 
     type: ClassVar = EventType.BUILD_CANCEL
     reason: str = ""
@@ -229,23 +229,23 @@ PAYLOADS: Final[dict[EventType, type[Payload]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened to a build; the timestamp is in nanoseconds since 1970."""
+    """One event of a build. The timestamp is in nanoseconds since 1970."""
 
     event_id: str
     timestamp: int
     build_request_id: str
     payload: Payload
     is_checked: bool = field(default=False, compare=False, repr=False)
-    """True if it was read from JSON, and so keeps all rules."""
+    """True if it was read from JSON, and therefore obeys all rules."""
 
     @property
     def type(self) -> EventType:
-        """What kind of payload it has."""
+        """The type of its payload."""
         return self.payload.type
 
     @property
     def partition_refs(self) -> tuple[str, ...]:
-        """The partitions it is about, each once."""
+        """The partitions it refers to, without duplicates."""
         match self.payload:
             case BuildRequestEvent(requested_partitions=refs) | JobEvent(target_partitions=refs):
                 return tuple(dict.fromkeys(refs))
@@ -258,7 +258,7 @@ class Event:
 
     @property
     def job_run_id(self) -> str | None:
-        """The job run it is about."""
+        """The job run it refers to."""
         match self.payload:
             case PartitionEvent(job_run_id=run):
                 return run
@@ -269,19 +269,19 @@ class Event:
 
     @property
     def job_label(self) -> str | None:
-        """The job it is about."""
+        """The label of the job it refers to."""
         return self.payload.job_label if isinstance(self.payload, JobEvent) else None
 
     @property
     def message(self) -> str:
-        """What it says in words."""
+        """The message of its payload."""
         payload = self.payload
         return payload.message if hasattr(payload, "message") else payload.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexed:
-    """An event and its place in the log; `appended_at` is when the log took it in (nanoseconds), as far as that is known."""
+    """An event and its index in the log. `appended_at` is the time of its append in nanoseconds, if known."""
 
     index: int
     event: Event
@@ -292,7 +292,7 @@ class Indexed:
 
 
 as_json: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Return a value as JSON; the encoder is made once, because that takes longer than to use it."""
+"""Return a value as JSON. The encoder is built once, because building it takes longer than using it."""
 
 
 def event_json(event: Event) -> str:
@@ -309,7 +309,7 @@ def event_json(event: Event) -> str:
 
 
 def payload_values(payload: Payload) -> dict[str, Any]:
-    """Return a payload's fields as the columns of its type: statuses as code and name, config and manifests as JSON text."""
+    """Return a payload's fields as columns: statuses as code and name, config and manifests as JSON text."""
     return _VALUES.get(type(payload), _other_values)(payload)
 
 
@@ -346,7 +346,7 @@ def _job_values(payload: JobEvent) -> dict[str, Any]:
 
 
 def _listed(value: object) -> object:
-    """Return a tuple as a list; what is neither stays what it is, and is refused by whoever reads it."""
+    """Return a tuple as a list. Other values are returned unchanged, and the validation refuses them."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -362,7 +362,7 @@ _VALUES: Final[Mapping[type[Payload], Callable[[Any], dict[str, Any]]]] = {
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of config and manifests as JSON has it."""
+    """Return a value of config or manifests in its JSON form."""
     match value:
         case tuple():
             return [_plain(one) for one in value]

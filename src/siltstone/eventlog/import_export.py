@@ -1,4 +1,4 @@
-"""Events on their way in and out: as lines of JSON, so that a log moves from one backend to another byte for byte."""
+"""Imports and exports events as lines of JSON. A log moves from one backend to another byte for byte."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import Filter
 
 AT_ONCE: Final = 1000
-"""Lines that are appended together."""
+"""Events in one append of an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """How many events were read, and how many of them the log did not have."""
+    """Result of an import: the number of events read, and how many of them were new to the log."""
 
     events: int
     new: int
@@ -30,10 +30,10 @@ def export_lines(log: EventLog, *, wanted: Filter | None = None) -> Iterator[str
 
 
 def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """Read events from lines; empty ones say nothing.
+    """Read events from lines, and skip empty lines.
 
     Raises:
-        InvalidRequest: a line is no event; the message names it.
+        InvalidRequest: a line is not a valid event; the message has its number.
     """
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -41,11 +41,11 @@ def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
 
 
 def import_lines(log: EventLog, lines: Iterable[str | bytes]) -> Imported:
-    """Append the events of these lines, some hundred at a time; what is there already is left as it is, so it can be repeated.
+    """Append the events of these lines in groups. Events that the log has are skipped, so an import can be repeated.
 
     Raises:
-        InvalidRequest: a line is no event. What stood before its group was appended.
-        Conflict: an event cannot follow what the log says.
+        InvalidRequest: a line is not a valid event. The groups before it were appended.
+        Conflict: an event is not a legal next state in the log.
     """
     events = parse_lines(lines)
     read = new = 0

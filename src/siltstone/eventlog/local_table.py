@@ -1,4 +1,4 @@
-"""A log on Delta in a folder of this machine: through the lake's own commit path."""
+"""An event log on Delta in a local folder. It uses the commit path of lakes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -29,12 +29,12 @@ KEPT_ENTRIES: Final = 100
 KEPT_HOURS: Final = 24.0
 PRESENCE: Final = "_presence"
 SWEPT_AFTER_HOURS: Final = 1.0
-"""How long files stay whose events are in another one."""
+"""Hours for which replaced files stay on disk, because readers may still use them."""
 SWEEP_EVERY_SECONDS: Final = 600.0
 RECENT_FILES: Final = 256
-"""Files of this process whose rows stay in memory, so that bringing them together need not read them."""
+"""Most files of this process whose rows stay in memory, so that a merge need not read them."""
 RECENT_BYTES: Final = 32 * 1024
-"""The rows of larger files do not stay."""
+"""Size limit of the rows of one file that stays in memory."""
 
 
 class LocalEventTable:
@@ -57,7 +57,7 @@ class LocalEventTable:
 
     @property
     def label(self) -> str:
-        """How it is called in messages."""
+        """The table's name in messages."""
         return self._table.label
 
     def version(self) -> int:
@@ -73,24 +73,24 @@ class LocalEventTable:
         self._table.set_properties(properties)
 
     def add_columns(self, wanted: pa.Schema) -> None:
-        """Give the table the columns that it lacks."""
+        """Add missing columns to the table."""
         self._table.evolve(lambda _: wanted)
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
-        """Land one commit by the one commit path."""
+        """Apply one commit through the one commit path."""
         return self._table.commit(lambda parent: build(parent.version))
 
     def added(self, version: int) -> Added:
-        """Return the files that a version has added; those that only hold what was there before are none."""
+        """Return the files that a version has added with new events. Files that only hold moved rows are left out."""
         entry = read_entry(self._table.path, version)
         return Added(files=() if entry.moves_rows_only else entry.files, commit_id=entry.commit_id)
 
     def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the version that was looked at last."""
+        """Return an app transaction of the last version that was read."""
         return self._table.transaction(app)
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file is there."""
+        """Return whether a file exists."""
         return (self._table.path / path).exists()
 
     def live(self) -> Live:
@@ -99,11 +99,11 @@ class LocalEventTable:
         return Live(version=pinned.version, files=pinned.files)
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
-        """Hold a lock while the owner works."""
+        """Hold the owner's liveness lock inside the block."""
         return LivenessLock(self._table.path / PRESENCE, owner)
 
     def stage(self, path: str, rows: pa.Table) -> int:
-        """Write a file that no log names yet, and return its size."""
+        """Write a file that no log names yet; return its size in bytes."""
         full = self._table.path / path
         content = small_file(rows)
         size = len(content)
@@ -135,11 +135,11 @@ class LocalEventTable:
             self._recent.pop(path, None)
 
     def notice(self, version: int) -> None:
-        """Tidy and sweep every so many commits."""
+        """Report a commit. After some commits, tidy the log, merge small files and sweep in the background."""
         self._tidying.notice(self._table, version, then=self._keep_small)
 
     def _keep_small(self, table: Table) -> None:
-        with suppress(SiltstoneError):  # the next time is soon
+        with suppress(SiltstoneError):  # the next notice tries again soon
             while self._many and self._squash(table):
                 pass
             now = self._clock.monotonic_seconds()
@@ -156,7 +156,7 @@ class LocalEventTable:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Make a file that is not there yet, and its folder."""
+    """Create a new file, and its folder if needed."""
     try:
         return path.open("xb")
     except FileNotFoundError:
@@ -168,13 +168,13 @@ def sweep(table: Table) -> int:
     """Delete files that no log names and whose writers are dead; return how many."""
     folder = table.path / DATA
     if folder.is_symlink() or table.path.is_symlink():
-        return 0  # what lies behind a link is not ours to delete
+        return 0  # files behind a symbolic link are never deleted
     owned: dict[str, list[Path]] = {}
     for path in folder.glob("*.parquet"):
         owned.setdefault(path.name.split(".")[0], []).append(path)
     found = [path for owner, paths in owned.items() if not is_live(table.path / PRESENCE, owner) for path in paths]
-    kept = {file.path for file in table.pin().files}  # after `found`: what was committed is named here
-    kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # who is reading them goes on
+    kept = {file.path for file in table.pin().files}  # after `found`: commits until now are named here
+    kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # readers may still use them
     dead = [path for path in found if f"{DATA}/{path.name}" not in kept]
     for path in dead:
         path.unlink(missing_ok=True)
@@ -182,10 +182,10 @@ def sweep(table: Table) -> int:
 
 
 def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalEventTable:
-    """Open the table in a folder, and make it if there is none.
+    """Open the table in a folder; create it if it does not exist.
 
     Raises:
-        NotFound: there is none, and none is to be made.
+        NotFound: there is no log, and `create` is false.
     """
     path = Path(address.path)
     if not has_versions(path):
@@ -198,7 +198,7 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
 
 
 def open_table(path: Path, *, settings: Settings, clock: Clock, label: str | None = None) -> Table:
-    """Return the table of a log, as whoever brings its files together needs it; it is opened on first use."""
+    """Return the table of a log, for appends and for merges of its files. It is opened on first use."""
     return Table(
         path,
         settings=settings,
@@ -215,6 +215,6 @@ def _create(path: Path, settings: Settings) -> None:
             path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES, durable=settings.durable
         )
     except Conflict:
-        return  # another process was quicker
+        return  # another process was faster
     except OSError as error:
         raise Unavailable(f"No event log can be made at {path}: {error}") from error

@@ -1,7 +1,8 @@
-"""The event log as a user holds it: append events, and ask what happened.
+"""EventLog, the public API of event logs: append events, and query them.
 
-`EventLog.open` takes an address (see `address`). The same calls give the same answers on every backend. An `EventLogBackend` only
-defines how to append and which tables to query. The rules for events and the queries are the same code.
+`EventLog.open` takes an address (see `address`). The same calls give the same answers on every backend. An
+`EventLogBackend` only defines how to append and which tables to query. The rules for events and the queries are the
+same code.
 """
 
 import threading
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from siltstone.eventlog.spark_report import Report
 
 PAGE_EVENTS: Final = 100
-"""Events of a page for which the caller names no limit; the page says whether there are more."""
+"""Default number of events in a page. `Page.has_more` says whether there are more."""
 MAX_APPENDED: Final = 100_000
-"""Events in one append."""
+"""Most events in one append."""
 
 T = TypeVar("T")
 
@@ -43,23 +44,23 @@ class EventLogBackend(Protocol):
     """Storage of one log."""
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
-        """Append events, all of them or none; what is returned is durable."""
+        """Append events, all of them or none. They are durable on return."""
         ...
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
-        """Append events without waiting for it."""
+        """Append events without waiting; the future has the result."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Ask within one state of the log that holds all that was acknowledged before."""
+        """Open one consistent state of the log for queries. It has all appends acknowledged before."""
         ...
 
     def rebuild(self) -> None:
-        """Rebuild what is derived from the log."""
+        """Rebuild the derived tables."""
         ...
 
     def heal(self) -> bool:
-        """Delete what is derived from the log, so that it is rebuilt; False if nothing is."""
+        """Delete the derived tables, so that they are rebuilt; return False if there are none."""
         ...
 
     @property
@@ -68,20 +69,20 @@ class EventLogBackend(Protocol):
         ...
 
     def look_again(self) -> int:
-        """Look whether somebody has migrated the log, and return its version."""
+        """Read the log's version again and return it, because another process may have migrated the log."""
         ...
 
     def migrate(self) -> None:
-        """Bring the log to the newest version, which only adds columns."""
+        """Migrate the log to the newest version. This only adds columns."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Wait for pending appends and release all resources."""
         ...
 
 
 class SqlBackend:
-    """A log in the tables of a database."""
+    """A log in the tables of an SQL database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -95,18 +96,18 @@ class SqlBackend:
             return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
-        """Append on a thread of one's own, one after the other: a database takes one writer at a time."""
+        """Append on the backend's own thread, in order, because a database takes one writer at a time."""
         with self._mutex:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
             return self._pool.submit(self.append, events)
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Ask the database."""
+        """Open the database for queries."""
         return self._database.reading()
 
     def rebuild(self) -> None:
-        """Do nothing: the tables are the log.
+        """Refuse, because the tables are the log.
 
         Raises:
             InvalidRequest: always.
@@ -123,15 +124,15 @@ class SqlBackend:
         return self._database.version
 
     def look_again(self) -> int:
-        """Look whether somebody has migrated the tables."""
+        """Read the version of the tables again, because another process may have migrated them."""
         return self._database.look_again()
 
     def migrate(self) -> None:
-        """Add the columns that the tables lack."""
+        """Add missing columns to the tables."""
         self._database.migrate()
 
     def close(self) -> None:
-        """Wait for what is under way, and close the database."""
+        """Wait for pending appends, and close the database."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._database.close()
@@ -150,14 +151,14 @@ class EventLog:
     def open(
         cls, uri: str, *, create: bool = True, settings: Settings | None = None, clock: Clock | None = None
     ) -> "EventLog":
-        """Open the log at an address, and make it if there is none.
+        """Open the log at an address; create it if it does not exist.
 
         Args:
-            uri: where it is.
-            create: make it if there is none, and the role may write.
-            settings: the role; of a log on Delta also how durable it is, and when its files are brought together. The defaults
-                unless told, and the role of the environment.
-            clock: of a log on Delta: where time comes from.
+            uri: the address of the log.
+            create: create the log if it does not exist and the role may write.
+            settings: the role. For a log on Delta also the durability, and when its files are merged. Default: the
+                default settings, with the role of the environment.
+            clock: the source of time of a log on Delta.
 
         Raises:
             InvalidRequest: the address is wrong, or a newer Siltstone has written the log.
@@ -179,9 +180,9 @@ class EventLog:
         return self._address.shown
 
     def append(self, *events: Event) -> list[Appended]:
-        """Append events in this order, all of them or, on an error, none; what is returned is durable.
+        """Append events in this order, all of them or, on an error, none. They are durable on return.
 
-        An event whose id is in the log is not appended again, if it is the same event.
+        An event that is in the log already is not appended again.
 
         Raises:
             InvalidRequest: an event breaks the rules, there are too many, or the role may not write.
@@ -191,9 +192,10 @@ class EventLog:
         return self._backend.append(self._checked(events)) if events else []
 
     def append_soon(self, *events: Event) -> "Future[list[Appended]]":
-        """Append events like `append`, but return at once: the future has the answer when they are durable, or the error.
+        """Append events like `append`, but return at once. The future has the durable result or the error.
 
-        So one thread can have many appends under way, which go into the log together. Callbacks of the future should not wait.
+        One thread can have many pending appends, which are committed together. Callbacks of the future should not
+        block.
 
         Raises:
             InvalidRequest: an event breaks the rules, or there are too many, or none.
@@ -213,13 +215,13 @@ class EventLog:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
         return events if all(map(is_plain, events)) else tuple(map(_ruled, events))
 
-    # ---- questions -----------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
     #
-    # A list without `limit` has all entries, or the question is refused (InvalidRequest: more than 100,000). One with a limit
-    # has `has_more`, and `following` for `after=`.
+    # A list without `limit` has all entries, or the query is refused (InvalidRequest: more than 100,000).
+    # A list with a limit has `has_more`, and `following` for `after=`.
 
     def page(self, start: int = 1, *, limit: int = PAGE_EVENTS, wanted: Filter | None = None) -> Page:
-        """Return events from an index on, those that fit the filter."""
+        """Return the events from an index on that match the filter."""
         return self._ask(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
 
     def events(self, start: int = 1, *, wanted: Filter | None = None, at_once: int = 1000) -> Iterator[Indexed]:
@@ -235,7 +237,7 @@ class EventLog:
         """Return one event.
 
         Raises:
-            NotFound: there is none with this id.
+            NotFound: no event has this id.
         """
         return self._one(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
 
@@ -258,7 +260,7 @@ class EventLog:
     def builds(
         self, *, limit: int | None = None, statuses: Iterable[BuildStatus] = (), after: str | None = None
     ) -> Listed[Build]:
-        """Return build requests with their status, those that moved last first; `after` goes on behind a list that was cut."""
+        """Return build requests with their status, latest change first; `after` continues a list that was cut."""
         wanted = tuple(statuses)
         return self._ask(lambda c: queries.builds(c, limit=limit, statuses=wanted, after=after))
 
@@ -266,30 +268,30 @@ class EventLog:
         """Return one build request.
 
         Raises:
-            NotFound: the log knows none with this id.
+            NotFound: no build request in the log has this id.
         """
         return self._one(lambda c: queries.build(c, build_request_id), f"build request {build_request_id}")
 
     def partitions(
         self, *, limit: int | None = None, glob: str | None = None, after: str | None = None
     ) -> Listed[Partition]:
-        """Return partitions with their status, those that moved last first; `after` goes on behind a list that was cut."""
+        """Return partitions with their status, latest change first; `after` continues a list that was cut."""
         return self._ask(lambda c: queries.partitions(c, limit=limit, glob=glob, after=after))
 
     def partition(self, partition_ref: str) -> Partition:
         """Return the latest status of a partition.
 
         Raises:
-            NotFound: no event says its status.
+            NotFound: no event has its status.
         """
         return self._one(lambda c: queries.partition(c, partition_ref), f"partition {partition_ref}")
 
     def active_builds(self, partition_ref: str) -> list[Build]:
-        """Return the build requests that have not ended and are going to make a partition."""
+        """Return the build requests that have not ended and will build a partition."""
         return self._ask(lambda c: queries.active_builds(c, partition_ref))
 
     def last_build(self, prefix: str) -> Build | None:
-        """Return the build request whose id is the last, by its bytes, of those that begin so; None if there is none."""
+        """Return the build request with the greatest id, by its bytes, that starts with `prefix`; None if none does."""
         return self._ask(lambda c: queries.last_build(c, prefix))
 
     def runs(
@@ -300,9 +302,9 @@ class EventLog:
         label_glob: str | None = None,
         after: str | None = None,
     ) -> Listed[JobRun]:
-        """Return job runs with their status, those that moved last first; all, or those of a build or of jobs by their labels.
+        """Return job runs with their status, latest change first: all, or those of a build or of jobs by label.
 
-        `after` goes on behind a list that was cut.
+        `after` continues a list that was cut.
         """
         return self._ask(
             lambda c: queries.runs(
@@ -311,16 +313,16 @@ class EventLog:
         )
 
     def next_index(self) -> int:
-        """Return the index that the next event gets."""
+        """Return the index of the next event."""
         return self._ask(next_index)
 
     @property
     def version(self) -> int:
-        """The version of the log's columns; one that is older than today's can be read, but not appended to."""
+        """The version of the log's columns. A log of an older version can be read, but not appended to."""
         return self._backend.version
 
     def migrate(self) -> int:
-        """Bring the log to today's version, which only adds columns, and return the version it had.
+        """Migrate the log to the current version, which only adds columns; return the version it had.
 
         Raises:
             InvalidRequest: the role may not write.
@@ -332,10 +334,10 @@ class EventLog:
         return before
 
     def rebuild(self) -> None:
-        """Make the projection of a log on Delta anew, from the beginning.
+        """Rebuild the projection of a log on Delta from all its events.
 
         Raises:
-            InvalidRequest: the log has none.
+            InvalidRequest: the log has no projection.
         """
         self._backend.rebuild()
 
@@ -350,7 +352,7 @@ class EventLog:
         return read_events(spark, self._delta_path())
 
     def report(self, spark: "SparkSession", *, limit: int = 20) -> "Report":
-        """Compute on Spark how builds and jobs went, how often jobs failed, and which partitions took longest.
+        """Compute on Spark the outcomes of builds and jobs, the failure rates of jobs, and the slowest partitions.
 
         Raises:
             InvalidRequest: the log is not on Delta.
@@ -367,7 +369,7 @@ class EventLog:
         return self._address.path
 
     def summary(self) -> Summary:
-        """Return what is in the log, counted."""
+        """Return the counts of the log's content."""
         return self._ask(queries.summary)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -382,7 +384,7 @@ class EventLog:
         with self._backend.reading() as connection:
             try:
                 return question(connection)
-            except (KeyError, TypeError, ValueError) as error:  # of a row that is not what was written
+            except (KeyError, TypeError, ValueError) as error:  # of a row that differs from what was written
                 raise Corruption(
                     f"Event log {self.uri} is damaged: {type(error).__name__}: {error}. Restore it from a copy.",
                     reason=Reason.DAMAGED_FILE,
@@ -397,7 +399,7 @@ class EventLog:
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Wait for pending appends and close the log."""
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -407,7 +409,7 @@ class EventLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it after the block."""
+        """Close the log after the block."""
         self.close()
 
 

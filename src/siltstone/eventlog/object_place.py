@@ -1,4 +1,4 @@
-"""A log on Delta in an object store."""
+"""Opens an event log on Delta in an object store."""
 
 from contextlib import suppress
 
@@ -12,10 +12,10 @@ from siltstone.eventlog.event_table import NEW_PROPERTIES
 
 
 def open_object(address: Address, *, create: bool, settings: Settings, clock: Clock) -> ObjectTable:
-    """Open the table of a log in an object store, and make it if there is none.
+    """Open the table of a log in an object store; create it if it does not exist.
 
     Raises:
-        NotFound: there is none, and none is to be made.
+        NotFound: there is no log, and `create` is false.
         Unavailable: the store cannot be reached.
     """
     kind = "s3" if address.backend is BackendKind.DELTA_S3 else "azure"
@@ -26,6 +26,6 @@ def open_object(address: Address, *, create: bool, settings: Settings, clock: Cl
     except NotFound as error:
         if not create:
             raise NotFound(f"There is no event log at {address.shown}.") from error
-    with suppress(Conflict):  # another process was quicker
+    with suppress(Conflict):  # another process was faster
         ObjectTable.create(objects, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES)
     return ObjectTable(objects, settings=settings, clock=clock, label=label)

@@ -1,13 +1,14 @@
 """The projection of a Delta log: its events in SQLite tables, so that it answers like any other log.
 
-It is built from the Delta table and can be deleted at any time. It stores the version of the table that it has reached. Before
-every query and every append it catches up: from the entries of the Delta log one by one or, where those were cleaned, from the
-live files that can hold events it has not seen.
+It is built from the Delta table and can be deleted at any time. It stores the version of the table that it has
+reached. Before every query and every append it catches up: from the entries of the Delta log one by one or, where
+those were cleaned, from the live files that can hold events it has not seen.
 
-All processes of a user on one machine share it: a file in the cache folder, named by the table's id and location, so that
-copies of a log do not share one. It stores the commit id of its version: it is rebuilt if an older or diverged copy replaces
-the log. A process catches up in transactions. Its own appends stay in memory (`pending_commits`). They are applied before
-the next query, or in the background after many commits. Until then appends are checked against both.
+All processes of a user on one machine share it: a file in the cache folder, named by the table's id and location, so
+that copies of a log do not share one. It stores the commit id of its version: it is rebuilt if an older or diverged
+copy replaces the log. A process catches up in transactions. Its own appends stay in memory (`pending_commits`). They
+are applied before the next query, or in the background after many commits. Until then appends are checked against
+both.
 
 A projection that is broken, or of another layout, is deleted and rebuilt.
 """
@@ -42,7 +43,7 @@ REBUILDS: Final = 2
 
 
 class _Moved(Exception):  # noqa: N818
-    """A file is not there any more: its events are in another one now."""
+    """A file no longer exists, because a merge has moved its events to another file."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -53,7 +54,7 @@ class Projection:
     """The projection of one log on Delta."""
 
     def __init__(self, table: EventTable, path: Path) -> None:
-        """Open the projection, and make it if there is none that can be used."""
+        """Open the projection; create it if there is no usable one."""
         self._table = table
         self._path = path
         self._projecting = threading.RLock()
@@ -105,13 +106,13 @@ class Projection:
             self.flush()
         self._database.close()
 
-    # ---- asking --------------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
-        """Ask within one state that has all of a version of the table, the newest one unless told."""
+        """Open one consistent state that has all events of a version of the table; default: the newest version."""
         until = self._table.version() if version is None else version
-        self._try_flush()  # after the look: what this process has landed by then comes from memory, not from files
+        self._try_flush()  # after the version was read: commits of this process come from memory, not files
         while True:
             with self._asked(until) as connection:
                 if connection is not None:
@@ -121,7 +122,7 @@ class Projection:
 
     def _try_flush(self) -> None:
         if self._pending:
-            with suppress(Corruption):  # mended by whoever catches up
+            with suppress(Corruption):  # `catch_up` repairs it
                 self.flush()
 
     @contextmanager
@@ -132,14 +133,14 @@ class Projection:
                 found = stack.enter_context(self._database.reading())
                 at = _version(found)
                 connection = found if at == until or (at > until and not self._is_ahead(at)) else None
-            except Corruption:  # mended by whoever catches up
+            except Corruption:  # `catch_up` repairs it
                 connection = None
             if connection is None:
                 stack.close()
             yield connection
 
     def _is_ahead(self, at: int) -> bool:
-        """True if the table has no such version: an older copy of it was put in its place."""
+        """True if the table has no such version, because an older copy has replaced it."""
         return at > self._table.version()
 
     # ---- catching up ---------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class Projection:
         """Apply all commits up to a version of the table."""
         try:
             self._catch_up(until)
-        except Corruption:  # of the projection, or of the table: the second time tells
+        except Corruption:  # of the projection, or of the table: the second attempt shows which
             self.heal()
             self._catch_up(until)
 
@@ -179,15 +180,15 @@ class Projection:
         return self._table.live().files
 
     def _check_same(self, at: int, commit_id: str | None) -> None:
-        """Refuse to go on from a version of another table, which was put in the place of ours."""
+        """Refuse to continue from a version of another table that has replaced ours."""
         if at < 0 or commit_id is None:
             return
-        with suppress(FileNotFoundError):  # cleaned: nobody can tell
+        with suppress(FileNotFoundError):  # the entry was cleaned: its commit id is not known
             if self._table.added(at).commit_id != commit_id:
                 raise Corruption(f"The projection {self._path} is of another log.")
 
     def _next_step(self, at: int, until: int) -> "_Step":
-        """Look up the files of some versions or, where their entries were cleaned, the live ones."""
+        """Return the next files to apply: those of some versions or, if their entries were cleaned, the live files."""
         files: list[DataFile] = []
         commit_id: str | None = None
         while at < until and len(files) < FILES_AT_ONCE:
@@ -250,13 +251,13 @@ class Projection:
             ) from error
         return from_rows(rows, first_index=first, where=f"{self._table.label}: {file.path}", known=known)
 
-    # ---- what this process appends -------------------------------------------------------------------------------
+    # ---- appends of this process ---------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> AppendPlan:
         """Check appends against a version of the table.
 
         Raises:
-            LogChanged: the projection is further already; nobody can land a commit on this version any more.
+            LogChanged: the projection is already at a newer version, so no commit can land on this one.
         """
         try:
             return self._check(batches, version=version, at=at)
@@ -278,7 +279,7 @@ class Projection:
     def _remember_moves(self, version: int) -> None:
         """Add the commits since ours that only moved rows, so that our own commits can stay pending."""
         until = self._pending.until
-        with suppress(FileNotFoundError):  # cleaned: it is read from the files
+        with suppress(FileNotFoundError):  # the entry was cleaned: the events are read from the files
             while until is not None and until < version and not (added := self._table.added(until + 1)).files:
                 until += 1
                 self._pending.add(until, AppendPlan.empty(), added.commit_id or "")
@@ -323,7 +324,7 @@ def _make_tables(connection: Connection) -> None:
     METADATA.create_all(connection)
     PROJECTION_METADATA.create_all(connection)
     CHECK_METADATA.create_all(connection)
-    if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # nobody was quicker
+    if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # no other process was faster
         connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
         connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
 
@@ -334,7 +335,7 @@ def _first_index(file: DataFile) -> int | None:
 
 
 _VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
-"""As the driver wants it: every append and every question asks it."""
+"""SQL for the driver, without SQLAlchemy, because every append and every query runs it."""
 
 
 def _version(connection: Connection) -> int:

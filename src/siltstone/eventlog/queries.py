@@ -1,7 +1,7 @@
-"""The questions to a log, written once for every database: each is a seek in an index, bounded by a limit.
+"""Queries of an event log, written once for all databases. Each is an index seek, bounded by a limit.
 
-Answers are values with the same content on every backend. Events come in the order of their indexes. A list that its limit
-has cut says so (`Listed`). Without a limit a list is whole, or the question is refused.
+Results have the same content on every backend. Events are in the order of their indexes. `Listed.has_more` is set on
+a list that its limit has cut. Without a limit a list is complete, or the query is refused.
 """
 
 import json
@@ -31,10 +31,10 @@ from siltstone.eventlog.tables import (
 from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDED_JOBS
 
 CHECKS_AT_ONCE: Final = 500
-"""Checksums that one statement looks up."""
+"""Most checksums that one statement looks up."""
 MAX_LIMIT: Final = 100_000
 MAX_FILTERS: Final = 1_000
-"""Values in one filter."""
+"""Most values in one filter."""
 MAX_GLOBS: Final = 100
 MAX_NUMBER: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 class Listed(list[T]):
-    """A list that knows whether its limit has cut it."""
+    """A list, and whether its limit has cut it."""
 
     def __init__(self, entries: Iterable[T], *, has_more: bool = False, following: str | None = None) -> None:
-        """`following` is what `after=` takes to go on; None at the end, and for lists of events."""
+        """Build a list. `following` is the `after=` of the next list; None at the end, and for lists of events."""
         super().__init__(entries)
         self.has_more = has_more
         self.following = following
@@ -54,7 +54,7 @@ class Listed(list[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some events in order; `next_index` is where the next page begins, `has_more` whether it has any."""
+    """Events in order. `next_index` is the start of the next page, `has_more` whether that page has events."""
 
     events: tuple[Indexed, ...]
     next_index: int
@@ -63,7 +63,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which events are wanted: those that fit one value of each kind that is given."""
+    """Selects events that match at least one value of every given field."""
 
     partition_refs: tuple[str, ...] = ()
     partition_globs: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Filter:
     build_request_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse more values than one query can take."""
+        """Refuse more values than one query can take (`MAX_FILTERS`, `MAX_GLOBS`), and text that a log cannot store."""
         if len(self.partition_globs) > MAX_GLOBS:
             raise InvalidRequest(f"A filter takes at most {MAX_GLOBS:,} globs, not {len(self.partition_globs):,}.")
         for values in (
@@ -90,7 +90,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build request and where it stands."""
+    """A build request and its status."""
 
     build_request_id: str
     status: BuildStatus
@@ -104,7 +104,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition, and what was said of it last, whichever build said it."""
+    """A partition and its latest status, from any build."""
 
     partition_ref: str
     status: PartitionStatus
@@ -118,7 +118,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """A job run and where it stands."""
+    """A job run and its status."""
 
     job_run_id: str
     build_request_id: str
@@ -132,7 +132,7 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What is in the log, counted."""
+    """Counts of the log's content."""
 
     events: int
     events_by_type: dict[str, int]
@@ -161,10 +161,10 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
 
 
 def _check_gapless(events: Sequence[Indexed], start: int, end: int) -> None:
-    """Refuse a page without filter that does not have every index from its start on.
+    """Refuse a page without a filter that lacks an index from its start on.
 
     Raises:
-        Corruption: one is missing.
+        Corruption: an index is missing.
     """
     expected = range(start, end)
     found = [one.index for one in events]
@@ -195,9 +195,9 @@ def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
 
 
 def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
-    """Return the condition that text fits a glob: ``*`` is any text, ``?`` one character, all else is itself.
+    """Return the condition that text matches a glob: ``*`` is any text, ``?`` one character, all else is literal.
 
-    What stands before the first of these bounds the search in the index.
+    The text before the first wildcard bounds the search in the index.
     """
     prefix = glob.split("*", 1)[0].split("?", 1)[0]
     escaped = "".join(f"\\{letter}" if letter in "\\%_" else letter for letter in glob)
@@ -206,7 +206,7 @@ def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
 
 
 def check_text(text: str) -> str:
-    """Refuse text that no log can hold, so that every database says the same.
+    """Refuse text that a log cannot store, so that all databases behave alike.
 
     Raises:
         InvalidRequest: it is not UTF-8, or has a NUL character.
@@ -240,7 +240,7 @@ def events_of_partition(connection: Connection, partition_ref: str, *, limit: in
 def events_between(connection: Connection, start: int, end: int, *, limit: int | None) -> Listed[Indexed]:
     """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes.
 
-    A limit leaves the earliest of them.
+    With a limit, return the events with the lowest indexes.
     """
     if not (-MAX_NUMBER <= start <= MAX_NUMBER and -MAX_NUMBER <= end <= MAX_NUMBER):
         raise InvalidRequest(f"A time is a number of nanoseconds, at most {MAX_NUMBER}.")
@@ -273,10 +273,10 @@ def _events(connection: Connection, found: Select[Any]) -> list[Indexed]:
 
 
 def _event(row: dict[str, Any], check: int | None) -> Indexed:
-    """Return an event from its row; `check` is its checksum, if it has one.
+    """Return the event of a row; `check` is its checksum, if it has one.
 
     Raises:
-        Corruption: it is damaged.
+        Corruption: the event is damaged.
     """
     try:
         text = stored_json(row)
@@ -292,7 +292,7 @@ def _event(row: dict[str, Any], check: int | None) -> Indexed:
 
 
 def _checks(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
-    """Return the checksums of events, of those that have one."""
+    """Return the checksums of the events that have one, by index."""
     driver = connection.connection.driver_connection
     if not indexes or not isinstance(driver, sqlite3.Connection):
         return {}
@@ -315,15 +315,15 @@ def _check_limit(limit: int) -> int:
 
 
 def _fetched(limit: int | None) -> int:
-    """Return how many entries to fetch: one more than may be shown tells whether there are more."""
+    """Return the number of entries to fetch: one more than the limit, which shows whether there are more."""
     return (MAX_LIMIT if limit is None else _check_limit(limit)) + 1
 
 
 def _cut(found: Sequence[T], limit: int | None, place: Callable[[T], str] | None = None) -> Listed[T]:
-    """Return the entries up to the limit; `place` names the place after an entry.
+    """Return the entries up to the limit; `place` returns the `after=` position of an entry.
 
     Raises:
-        InvalidRequest: there are more than one list has, and the caller gave no limit.
+        InvalidRequest: there are more entries than a list may have, and the caller gave no limit.
     """
     most = MAX_LIMIT if limit is None else limit
     has_more = len(found) > most
@@ -337,7 +337,7 @@ def _cut(found: Sequence[T], limit: int | None, place: Callable[[T], str] | None
 
 
 def _after(place: str | None, index: ColumnElement[int], name: ColumnElement[str]) -> list[ColumnElement[bool]]:
-    """Return the condition that an entry comes after a place, in the order of `_last_first`."""
+    """Return the condition that an entry follows an `after=` position, in the order of `_last_first`."""
     if place is None:
         return []
     number, _, last = check_text(place).partition(":")
@@ -350,17 +350,17 @@ def _after(place: str | None, index: ColumnElement[int], name: ColumnElement[str
 
 
 def _last_first(found: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
-    """Order entries by their last event, newest first; one event can move several partitions."""
+    """Order entries by last event, newest first, then by name, because one event can change several partitions."""
     return found.order_by(index.desc(), name)
 
 
-# ---- where things stand ------------------------------------------------------------------------------------------
+# ---- states ------------------------------------------------------------------------------------------------------
 
 
 def builds(
     connection: Connection, *, limit: int | None, statuses: Iterable[BuildStatus] = (), after: str | None = None
 ) -> Listed[Build]:
-    """Return build requests, those that moved last first."""
+    """Return build requests, latest change first."""
     order = (BUILDS.c.last_index, BUILDS.c.build_request_id)
     found = _last_first(select(BUILDS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if values := sorted({status.value for status in statuses}):
@@ -375,14 +375,14 @@ def build(connection: Connection, build_request_id: str) -> Build | None:
 
 
 def last_build(connection: Connection, prefix: str) -> Build | None:
-    """Return the build request whose id is the last, by its bytes, of those that begin so."""
+    """Return the build request with the greatest id, by its bytes, that starts with `prefix`."""
     found = select(BUILDS).where(matches(BUILDS.c.build_request_id, f"{check_text(prefix)}*"))
     last = _builds(connection, found.order_by(BUILDS.c.build_request_id.desc()).limit(1))
     return last[0] if last else None
 
 
 def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
-    """Return the build requests, in the order of their first events, that have not ended and are going to make a partition."""
+    """Return the build requests that have not ended and will build a partition, in the order of their first events."""
     making = select(BUILD_PARTITIONS.c.build_request_id).where(
         BUILD_PARTITIONS.c.partition_ref == check_text(partition_ref),
         BUILD_PARTITIONS.c.status.in_([status.value for status in ACTIVE_PARTITIONS]),
@@ -409,7 +409,7 @@ def _builds(connection: Connection, found: Select[Any]) -> list[Build]:
 def partitions(
     connection: Connection, *, limit: int | None, glob: str | None = None, after: str | None = None
 ) -> Listed[Partition]:
-    """Return partitions, those that moved last first."""
+    """Return partitions, latest change first."""
     order = (PARTITIONS.c.last_index, PARTITIONS.c.partition_ref)
     found = _last_first(select(PARTITIONS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if glob is not None:
@@ -442,7 +442,7 @@ def runs(
     label_glob: str | None = None,
     after: str | None = None,
 ) -> Listed[JobRun]:
-    """Return job runs, those that moved last first."""
+    """Return job runs, latest change first."""
     order = (RUNS.c.last_index, RUNS.c.job_run_id)
     found = _last_first(select(RUNS).where(*_after(after, *order)), *order).limit(_fetched(limit))
     if build_request_id is not None:
@@ -454,7 +454,7 @@ def runs(
 
 
 def summary(connection: Connection) -> Summary:
-    """Count what is there, by what was counted as it was appended."""
+    """Return the counts of the log's content. Events were counted when they were appended."""
     counted: dict[str, dict[str, int]] = {"event": {}, "build": {}, "partition": {}, "job": {}}
     for what, number in connection.execute(select(COUNTS.c.what, COUNTS.c.number).order_by(COUNTS.c.what)):
         kind, name = what.split(" ")

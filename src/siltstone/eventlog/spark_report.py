@@ -1,6 +1,6 @@
-"""A log on Delta as Spark sees it: every event with its index, and a report of how builds and jobs went.
+"""Reads an event log on Delta with Spark: all events with their indexes, and a report on builds and jobs.
 
-Spark reads the Delta table itself, at its newest version; the projection is not asked. What comes back to the driver is a few
+Spark reads the newest version of the Delta table itself. The projection is not used. The driver receives only a few
 rows of each kind.
 """
 
@@ -23,7 +23,7 @@ NS_PER_SECOND: Final = 1_000_000_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How it went: builds by outcome, jobs with their failure rates, and the slowest partitions; times are in seconds."""
+    """Builds by outcome, jobs with their failure rates, and the slowest partitions. Times are in seconds."""
 
     builds: list[dict[str, Any]]
     jobs: list[dict[str, Any]]
@@ -34,14 +34,14 @@ def read_events(spark: "SparkSession", path: str) -> "DataFrame":
     """Return every event of a log on Delta as a Spark frame, with its index, in no order."""
     from pyspark.sql import functions as F
 
-    spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta hands options of a read to no scan, but those of the session
+    spark.conf.set(PAGE_CHECKSUMS, "true")  # Delta passes session options to its scans, but not options of a read
     rows = spark.read.format("delta").load(path)
     index = F.coalesce(F.col(IDX), F.col(FIRST_INDEX) + F.col(POS)).alias(INDEX)
     return rows.select(index, *[name for name in rows.columns if name not in (IDX, POS, FIRST_INDEX)])
 
 
 def report(events: "DataFrame", *, limit: int) -> Report:
-    """Compute how builds, jobs and partitions went; at most `limit` jobs and partitions, those that took longest first.
+    """Compute the outcomes of builds, jobs and partitions; at most `limit` jobs and partitions, slowest first.
 
     Raises:
         InvalidRequest: the limit is out of range.
@@ -58,7 +58,7 @@ def report(events: "DataFrame", *, limit: int) -> Report:
 
 
 def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str) -> "DataFrame":
-    """Return, for each thing, its first and last event's time and its last status."""
+    """Return for each key the times of its first and last event, and its last status."""
     from pyspark.sql import functions as F
 
     payload = kind.column

@@ -1,8 +1,9 @@
-"""Databases that keep a log's tables: SQLite in a file or in memory, and PostgreSQL.
+"""Databases that store a log's tables: SQLite in a file or in memory, and PostgreSQL.
 
-An append holds the log for itself: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A question sees one
-state of the log: a snapshot in both. SQLite runs with a write-ahead log and syncs every commit (synchronous=FULL), so what was
-acknowledged survives a power cut. Errors of the database become ours here: nobody above knows SQLAlchemy's.
+An append locks the log: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A query sees one
+state of the log: a snapshot in both. SQLite uses a write-ahead log and syncs every commit (synchronous=FULL), so
+acknowledged appends survive a power cut. Database errors become Siltstone errors here, so callers see no errors of
+SQLAlchemy.
 """
 
 import sqlite3
@@ -24,23 +25,23 @@ from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
 from siltstone.failpoints import reach
 
 BUSY_SECONDS: Final = 30
-"""How long a writer waits for another one."""
+"""Longest wait of a writer for another writer, in seconds."""
 WAL_POLL_SECONDS: Final = 0.01
 CONNECT_SECONDS: Final = 10
 POOL_CONNECTIONS: Final = 8
 CACHE_KB: Final = 32 * 1024
-"""What one connection to SQLite may keep in memory; ids come in no order, so their index is touched everywhere."""
+"""Page cache of one SQLite connection, in KB. Ids arrive in no order, so appends touch their whole index."""
 CHECKPOINT_PAGES: Final = 8000
-"""Pages in the write-ahead log of a projection before they are moved: pages that change often are moved once."""
+"""Pages in the write-ahead log of a projection before a checkpoint. Frequently changed pages are moved once."""
 LOCK: Final = 0x53494C54
-"""The number of the lock that whoever appends in PostgreSQL holds until the transaction ends."""
+"""Number of PostgreSQL's advisory lock. An append holds it until its transaction ends."""
 
 
 class Database:
     """The tables of one log, and the transactions to use them in. Safe to share between threads."""
 
     def __init__(self, engine: Engine, shown: str, *, alone: bool = False) -> None:
-        """Use `open_database`; with `alone`, all threads share one connection, one at a time."""
+        """Use `open_database`. With `alone`, all threads share one connection, one at a time."""
         self.version = SCHEMA_VERSION
         """The version of its tables."""
         self._engine = engine
@@ -53,7 +54,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Ask within one state of the log."""
+        """Open one consistent state of the log for queries."""
         snapshot = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._is_postgresql else ""
         with self._turn, self._told(), self._engine.connect() as connection:
             connection.info[VERSION] = self.version
@@ -65,7 +66,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Change the log while nobody else does: all of what is done inside, or nothing."""
+        """Open a transaction as the only writer. The block is applied whole, or not at all."""
         with self._turn, self._told(), self._engine.connect() as connection:
             connection.exec_driver_sql("BEGIN" if self._is_postgresql else "BEGIN IMMEDIATE")
             try:
@@ -93,20 +94,20 @@ class Database:
             raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
         except DBAPIError as error:
             raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
-        except sqlite3.Error as error:  # of what was asked by the driver itself
+        except sqlite3.Error as error:  # of statements that bypass SQLAlchemy
             kind = (
                 Corruption if _is_broken_code(error) or not isinstance(error, sqlite3.OperationalError) else Unavailable
             )
             raise kind(f"Event log {self._shown} cannot be used: {error}") from error
 
     def look_again(self) -> int:
-        """Look which version the tables have now."""
+        """Read the version of the tables again."""
         with self.reading() as connection:
             self.version = _stored_version(connection)
         return self.version
 
     def migrate(self) -> None:
-        """Bring the tables to the newest version: all steps or, after a crash, none."""
+        """Migrate the tables to the newest version: all steps or, after a crash, none."""
         with self.writing() as connection:
             for version in range(_stored_version(connection) + 1, SCHEMA_VERSION + 1):
                 for column in ADDED[version]:
@@ -122,7 +123,7 @@ class Database:
 
 
 def _roll_back(connection: Connection) -> None:
-    """End a transaction; where that fails, as after an interrupt, the connection is thrown away, and what went wrong is told."""
+    """Roll back a transaction. If that fails, as after an interrupt, discard the connection; the first error stays."""
     try:
         _say(connection, "ROLLBACK")
     except (SQLAlchemyError, sqlite3.Error):
@@ -130,7 +131,7 @@ def _roll_back(connection: Connection) -> None:
 
 
 def _say(connection: Connection, statement: str) -> None:
-    """Run a statement that answers nothing: in SQLite by the driver itself, since every question needs two of them."""
+    """Run a statement without a result. SQLite runs it in the driver, because every query needs two of them."""
     driver = connection.connection.driver_connection
     if isinstance(driver, sqlite3.Connection):
         driver.execute(statement)
@@ -139,12 +140,12 @@ def _say(connection: Connection, statement: str) -> None:
 
 
 def open_database(address: Address, *, create: bool) -> Database:
-    """Open a log's database, and make its tables if there are none.
+    """Open a log's database; create its tables if they do not exist.
 
     Raises:
-        NotFound: there is no log, and none is to be made.
+        NotFound: there is no log, and `create` is false.
         InvalidRequest: a newer version of Siltstone has written it.
-        Unavailable: the database cannot be reached, or does not let us in.
+        Unavailable: the database cannot be reached, or refuses the login.
     """
     if address.backend is BackendKind.SQLITE and not create and not Path(address.path).is_file():
         raise NotFound(f"There is no event log at {address.shown}.")
@@ -158,9 +159,9 @@ def open_database(address: Address, *, create: bool) -> Database:
 
 
 def open_projection(path: Path) -> Database:
-    """Open a database that can be made anew from elsewhere: a power cut may take its last commits back, but does not break it.
+    """Open a database that can be rebuilt. A power cut may undo its last commits, but does not break it.
 
-    The connection that was used last is used next: a write empties the caches of all others.
+    The connection that was used last is used next, because a write empties the caches of all other connections.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
@@ -182,7 +183,7 @@ def _prepare(database: Database, address: Address, *, create: bool) -> None:
     if not exists:
         with database.writing() as connection:
             METADATA.create_all(connection)
-            if connection.execute(select(HEAD.c.id)).scalar() is None:  # nobody was quicker
+            if connection.execute(select(HEAD.c.id)).scalar() is None:  # no other process was faster
                 connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
     with database.reading() as connection:
         database.version = version = _stored_version(connection)
@@ -244,7 +245,7 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
 
 
 def _use_wal(connection: Any) -> None:  # noqa: ANN401
-    """Switch a database to its write-ahead log. SQLite does not wait here for somebody who is doing the same, so this does."""
+    """Switch a database to its write-ahead log. Wait for a process that does the same, because SQLite does not."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -268,7 +269,7 @@ def _is_broken(error: DBAPIError) -> bool:
 
 def _is_broken_code(error: BaseException | None) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # text that is not UTF-8, which the driver finds
+    if code is None:  # text that is not UTF-8, an error of the driver
         return isinstance(error, sqlite3.OperationalError)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
 

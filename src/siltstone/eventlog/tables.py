@@ -1,10 +1,10 @@
-"""The tables of a log in SQL: the events in order, and what they add up to, so that every question is an index seek.
+"""The SQL tables of a log: the events in order, and states derived from them, so that every query is an index seek.
 
-`build_events` is the log: nothing else is ever asked for an event. The other tables are derived from it as events are
-appended (`event_store`): where builds, partitions and job runs stand, and which events are about which partition. They could
-be made anew from the events at any time.
+`build_events` is the log, and the only source of events. The other tables are derived from it as events are appended
+(`event_store`): the states of builds, partitions and job runs, and the events of each partition. They could be
+rebuilt from the events at any time.
 
-Text compares by its bytes everywhere: in PostgreSQL by the collation "C".
+Text is compared by its bytes in all databases: in PostgreSQL by the collation "C".
 """
 
 from typing import Any, Final
@@ -26,7 +26,7 @@ HEAD: Final = Table(
     Column("schema_version", SmallInteger, nullable=False),
     Column("next_index", BigInteger, nullable=False),
 )
-"""One row: the log's version, and the index that the next event gets. Whoever appends holds it."""
+"""One row: the log's version and the index of the next event. An append locks it."""
 
 EVENTS: Final = Table(
     "build_events",
@@ -111,7 +111,7 @@ COUNTS: Final = Table(
     Column("what", _text(), primary_key=True),
     Column("number", BigInteger, nullable=False),
 )
-"""How many events of each type there are: a count of all rows would read them."""
+"""Number of events of each type, because counting all rows would read them."""
 
 CHECK_METADATA: Final = MetaData()
 EVENT_CHECKS: Final = Table(
@@ -120,7 +120,7 @@ EVENT_CHECKS: Final = Table(
     Column("idx", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True, autoincrement=False),
     Column("crc", BigInteger, nullable=False),
 )
-"""In SQLite, which has no checksums of its own: the CRC-32 of each event. Events of earlier versions of Siltstone have none."""
+"""CRC-32 of each event, in SQLite only, which has no checksums. Events of earlier versions of Siltstone have none."""
 
 PROJECTION_METADATA: Final = MetaData()
 PROJECTED: Final = Table(
@@ -131,23 +131,23 @@ PROJECTED: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("commit_id", _text()),
 )
-"""Of a projection: how its tables are laid out, the version of the table that it has reached, and the commit of that version."""
+"""State of a projection: its layout, the version of the table that it has reached, and that version's commit id."""
 
 
 # ---- versions ----------------------------------------------------------------------------------------------------
 
 ADDED: Final[dict[int, tuple[Column[Any], ...]]] = {2: (EVENTS.c.appended_at,)}
-"""By version, the columns that it has added; all of them may be null."""
+"""Columns that each version has added. All of them are nullable."""
 VERSION: Final = "siltstone.eventlog.version"
-"""Where a connection says which version of the tables it talks to."""
+"""Key under which a connection stores the version of its tables."""
 
 
 def event_columns(version: int) -> list[Column[Any]]:
-    """Return the columns of an event that tables of a version have."""
+    """Return the columns of an event in tables of a version."""
     newer = {column.name for since, columns in ADDED.items() if since > version for column in columns}
     return [column for column in EVENTS.c if column.name not in newer]
 
 
 def version_of(connection: Connection) -> int:
-    """Return the version of the tables that a connection talks to."""
+    """Return the version of a connection's tables."""
     return int(connection.info[VERSION])

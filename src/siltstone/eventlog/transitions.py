@@ -1,7 +1,8 @@
-"""Which state may follow which: the one table, and the check of an event against what happened before.
+"""State transitions: the table of legal transitions, and the check of an event against earlier events.
 
-A build request, a partition within a build and a job run each have a state, which their events move. Everything else refers to
-what must be there: a build to cancel, a run to stop, another build to wait for. What has ended stays as it ended.
+A build request, a partition within a build and a job run each have a state, which their events change. All other
+events refer to something that must exist: a build to cancel, a run to stop, another build to wait for. Final states
+never change.
 """
 
 from collections.abc import Mapping
@@ -47,14 +48,14 @@ JOB: Final[Mapping[JobStatus | None, frozenset[JobStatus]]] = {
 ENDED_BUILDS: Final = frozenset({_B.COMPLETED, _B.FAILED, _B.CANCELLED})
 ENDED_JOBS: Final = frozenset({_J.COMPLETED, _J.FAILED, _J.CANCELLED})
 ACTIVE_PARTITIONS: Final = frozenset({_P.REQUESTED, _P.SCHEDULED, _P.BUILDING})
-"""Somebody is, or will be, making it."""
+"""States in which a build builds the partition, or will."""
 
 S = TypeVar("S", BuildStatus, PartitionStatus, JobStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A job run as far as it came."""
+    """The state of a job run."""
 
     build_request_id: str
     job_label: str
@@ -62,7 +63,7 @@ class Run:
 
 
 class Known(Protocol):
-    """What happened before."""
+    """The states before an event."""
 
     def build(self, build_request_id: str) -> BuildStatus | None:
         """Return the state of a build request; None if it is not known."""
@@ -78,10 +79,10 @@ class Known(Protocol):
 
 
 def check(event: Event, known: Known) -> None:
-    """Refuse an event that cannot follow what happened before.
+    """Refuse an event that cannot follow the earlier events.
 
     Raises:
-        Conflict: it is not a legal next state, or it refers to what is not there.
+        Conflict: it is not a legal next state, or it refers to something that does not exist.
     """
     build = known.build(event.build_request_id)
     payload = event.payload

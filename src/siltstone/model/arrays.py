@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, for annotations. Task code has its own in `dataset.task_files`."""
+"""Types of NumPy arrays, for annotations. Code in Spark's workers has its own in `spark_tasks.io`."""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ Point = int | datetime.datetime
 
 
 def as_point(at: object) -> Point:
-    """Take a sequence, a time with its zone, or either as text.
+    """Return a point in the past from a sequence, a time with its zone, or either as text.
 
     >>> as_point(7), as_point("7")
     (7, 7)
@@ -17,7 +17,7 @@ def as_point(at: object) -> Point:
     '2026-11-16T07:00:00+00:00'
 
     Raises:
-        InvalidRequest: it is none of them, or a time without a zone.
+        InvalidRequest: it has another type or form, or is a time without a zone.
     """
     if isinstance(at, str):
         return as_sequence(int(at), what="at") if at.isascii() and at.isdigit() else _as_time(_parsed(at), at)
@@ -27,10 +27,10 @@ def as_point(at: object) -> Point:
 
 
 def as_sequence(given: object, *, what: str) -> int:
-    """Take a sequence.
+    """Return a sequence from an integer.
 
     Raises:
-        InvalidRequest: it is not a whole number, or negative.
+        InvalidRequest: it is not an integer, or is negative.
     """
     try:
         number = operator.index(given)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from siltstone.model.files import DataFile
 
 
 class CommitKind(StrEnum):
-    """What a commit does; compactions are checked against everything that happened since their plan."""
+    """The kind of a commit. Compactions are checked against every commit since their plan."""
 
     APPEND = "append"
     FIRST_LOAD = "first_load"
@@ -22,22 +22,22 @@ class CommitKind(StrEnum):
     EXPORT = "export"
     EPOCH = "epoch"
     LOADS = "loads"
-    """Says on base that files are loaded as changes from now on."""
+    """Marks base: from now on files are loaded as changes."""
     METADATA = "metadata"
     RESTORE = "restore"
-    """Fences what was planned before the dataset was restored from a backup."""
+    """Fences jobs that were planned before the dataset was restored from a backup."""
     REPAIR = "repair"
     FORGET = "forget"
-    """Forgets the oldest marks of producers and loaded files."""
+    """Drops the oldest transactions of producers and loaded files."""
 
     @property
     def moves_rows_only(self) -> bool:
-        """True if the table says the same before and after, so that followers need not look."""
+        """True if the rows of the table stay the same, so that followers can skip the commit."""
         return self in (CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.CLUSTER)
 
     @property
     def rewrites_rows(self) -> bool:
-        """True if rows of other files are written anew, so that a column that is missing would be lost."""
+        """True if rows of other files are rewritten, so that a missing column would be lost."""
         return self in (CommitKind.FOLD, CommitKind.SQUASH, CommitKind.CLUSTER)
 
     @property
@@ -48,12 +48,12 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One atomic step of one table.
+    """One atomic change of one table.
 
-    `plan_version` is the version the files were chosen at: every log entry after it is checked. `depends` are app
-    transactions that must not have moved since then; `forgets` are those that the next checkpoint drops, with their values;
-    `epoch` is the lease epoch of the job, if it runs under one;
-    `table_actions` change the table itself (its columns, its protocol) and are written as they are.
+    `plan_version` is the version at which the files were chosen: every log entry after it is checked. `depends` are
+    app transactions that must not have changed since then. `forgets` are app transactions that the next checkpoint
+    drops, with their values. `epoch` is the lease epoch of the job, if it runs under a lease. `table_actions` change
+    the table itself (its columns, its protocol) and are written unchanged.
     """
 
     kind: CommitKind
@@ -70,7 +70,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What landed: the version and the commit that made it, as built for its parent."""
+    """A commit that has landed: its version, and the commit as built for its parent version."""
 
     version: int
     commit_id: str

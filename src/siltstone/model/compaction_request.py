@@ -24,13 +24,13 @@ class CompactionRequest:
     only: tuple[str, ...] | None = None
     """Of a cycle: tiers and kinds of jobs; None means all."""
     force: bool = False
-    """Of a cycle: also plan what is below its thresholds or too young."""
+    """Of a cycle: also plan jobs that are below their thresholds or too young."""
     purge: bool = False
-    """Of a compaction: also delete from disk what is no longer part of the datasets."""
+    """Of a compaction: also delete from disk all data that is no longer part of the datasets."""
     by: tuple[str, ...] = ()
     """Of a clustering: the columns; the dataset's own if empty."""
     retention_hours: float | None = None
-    """Of a vacuum: files removed later than this are kept. None means the setting `vacuum_retention_hours`."""
+    """Of a vacuum: retention of removed files, in hours. None means the setting `vacuum_retention_hours`."""
 
     @property
     def operation(self) -> str:

@@ -1,4 +1,4 @@
-"""Schemas from text: ``id STRING NOT NULL, amount DECIMAL(10,2), tags ARRAY<STRING>`` in Spark's words.
+"""Schemas from text in Spark's DDL: ``id STRING NOT NULL, amount DECIMAL(10,2), tags ARRAY<STRING>``.
 
 ::
 
@@ -7,8 +7,8 @@
     type    = word ["(" digits ["," digits] ")"] | "ARRAY<" type ">" | "MAP<" type "," type ">" | "STRUCT<" field ("," field)* ">"
     field   = name [":"] type
 
-The text is read by this grammar and nothing else. A word that is not in it (DEFAULT, CHECK, a length) is refused by name, because
-a dataset does not store it.
+Text outside this grammar is refused. A word that is not in it (DEFAULT, CHECK, a length) is refused by name, because a
+dataset does not store it.
 """
 
 import json
@@ -56,7 +56,7 @@ _ADVICE: Final = {
     "WITH": "Write TIMESTAMP.",
     "WITHOUT": "Write TIMESTAMP_NTZ.",
 }
-"""What to do instead, by the word that is refused."""
+"""Advice for each refused word."""
 _TOKEN: Final = re.compile(
     r"""
     (?P<skip>\s+|--[^\n]*|/\*.*?\*/)
@@ -72,10 +72,10 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Return the schema that a column list in Spark's words declares.
+    """Return the schema of a column list in Spark's DDL.
 
     Raises:
-        InvalidRequest: the text cannot be read, or names what a dataset cannot store.
+        InvalidRequest: the text cannot be parsed, or has something that a dataset cannot store.
     """
     return _Parser(text).columns()
 
@@ -88,12 +88,12 @@ class _Token:
 
     @property
     def upper(self) -> str:
-        """A word in capitals; empty for what is not a word."""
+        """The word in capitals; empty if the token is not a word."""
         return self.value.upper() if self.kind == "word" else ""
 
 
 class _Parser:
-    """Reads one text from left to right."""
+    """Parses one text from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -128,7 +128,7 @@ class _Parser:
         return token
 
     def _takes(self, *values: str) -> bool:
-        """Take one of some signs or words, if it comes next."""
+        """Consume the next token if it is one of these signs or words; return whether it was."""
         if self._next.kind in ("sign", "word") and self._next.value.upper() in values:
             self._at += 1
             return True
@@ -139,7 +139,7 @@ class _Parser:
             self._refuse(f"{where} lacks {sign!r}")
 
     def columns(self) -> pa.Schema:
-        """Read all of the text."""
+        """Parse the whole text."""
         fields = [self._column()]
         while self._takes(","):
             fields.append(self._column())
@@ -196,7 +196,7 @@ class _Parser:
         return _TYPES[word]
 
     def _digits(self, column: str) -> list[int]:
-        """Read numbers in brackets, if they come next."""
+        """Parse numbers in brackets, if they come next."""
         if not self._takes("("):
             return []
         found: list[int] = []

@@ -1,7 +1,7 @@
-"""What may change about a dataset's columns while its old files stay as they are. Pure.
+"""Allowed changes of a dataset's columns that need no rewrite of old files. Pure.
 
-A column may be added if rows can do without it, and widened where the old values are values of the wider type. Whatever else
-would change what old rows say, or keep old files from being read, is refused by name.
+A column can be added if it is not required. A column can be widened if all old values are values of the wider type. A
+change that would alter the values of old rows, or make old files unreadable, is refused by name.
 """
 
 import json
@@ -29,16 +29,16 @@ WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.float32(): (pa.float64(),),
 }
-"""The types that hold every value of a narrower one, and that readers of its files can read them as."""
+"""Wider types of each type: they hold all its values, and readers can read its files as them."""
 MAX_COMMENT_CHARS: Final = 1000
 MAX_TAG_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What is to change: columns to add, wider types, and what columns carry besides their type.
+    """A requested change: columns to add, wider types, comments, tags and defaults.
 
-    A comment or a default of None is taken away; tags replace the column's tags.
+    None removes a comment or a default. Tags replace the column's tags.
     """
 
     add: pa.Schema = field(default_factory=lambda: pa.schema([]))
@@ -49,7 +49,7 @@ class Alteration:
 
 
 def altered(schema: pa.Schema, alteration: Alteration, *, key: Collection[str]) -> pa.Schema:
-    """Return the schema with the alteration; what is already so stays so.
+    """Return the altered schema. Parts of the alteration that are already true change nothing.
 
     >>> old = pa.schema([pa.field("id", pa.string(), nullable=False), ("n", pa.int32())])
     >>> altered(old, Alteration(add=pa.schema([("m", pa.string())]), widen={"n": pa.int64()}), key=["id"])
@@ -58,7 +58,8 @@ def altered(schema: pa.Schema, alteration: Alteration, *, key: Collection[str]) 
     m: string
 
     Raises:
-        InvalidRequest: a column is unknown, there with another type, required, part of the key, or cannot be widened so.
+        InvalidRequest: a column is unknown, exists with another type, is required or part of the key, or cannot be
+            widened so.
     """
     fields = {f.name: f for f in schema}
     added = _added(fields, alteration, key=key)
@@ -139,7 +140,7 @@ def _checked_tags(name: str, tags: Collection[str]) -> str | None:
 
 
 def _checked_default(there: pa.Field, default: Any) -> str | None:  # noqa: ANN401
-    """Return a default as the text that is stored, after a look at whether it can be read again."""
+    """Return the stored text of a default, after a check that it can be read back."""
     if default is None:
         return None
     text = str(default).lower() if isinstance(default, bool) else str(default)
@@ -148,7 +149,7 @@ def _checked_default(there: pa.Field, default: Any) -> str | None:  # noqa: ANN4
 
 
 def alterations(before: pa.Schema, after: pa.Schema) -> list[str]:
-    """Say in words what differs, for reports and errors.
+    """Describe the differences of two schemas, for reports and errors.
 
     >>> alterations(pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64()), ("m", pa.string())]))
     ['n: integer becomes long', 'm string is added']

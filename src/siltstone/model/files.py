@@ -1,4 +1,4 @@
-"""Data files as a log describes them, and ranges of keys."""
+"""Data files with their entries in a Delta log, and ranges of keys."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One Parquet file of a Delta table: its path below the table, and what the log says of it."""
+    """One Parquet file of a Delta table: its path below the table, and its fields in the log."""
 
     path: str
     size_bytes: int
@@ -16,7 +16,7 @@ class DataFile:
     partition: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
     modified_ms: int = field(default=0, compare=False)
-    """When it was committed, as its log says; 0 if it does not."""
+    """Commit time from the log, in milliseconds; 0 if the log has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,19 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The smallest and largest value of the key's first column in a file or row group; None where the footer does not say."""
+    """Smallest and largest value of the key's first column in a file or row group; None if the footer has none."""
 
     low: Any = None
     high: Any = None
 
     @property
     def known(self) -> bool:
-        """True if the footer says both."""
+        """True if both ends are known."""
         return self.low is not None and self.high is not None
 
 
 def may_contain(found: KeyRange, keys: Sequence[Any]) -> bool:
-    """True if a sorted list of keys has one in the range; unknown ends mean "may contain".
+    """True if one of the sorted keys may be in the range. A range with unknown ends may contain any key.
 
     >>> may_contain(KeyRange(3, 5), [1, 2, 6]), may_contain(KeyRange(3, 5), [1, 4]), may_contain(KeyRange(), [1])
     (False, True, True)

@@ -1,4 +1,4 @@
-"""Arrow tables as frames of other libraries."""
+"""Converts Arrow tables to frames of other libraries."""
 
 from typing import TYPE_CHECKING
 

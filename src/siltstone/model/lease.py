@@ -1,4 +1,4 @@
-"""Who holds a lease, and whether it can be taken. Pure; `coordination.leases` keeps the rows and says what the rules are for."""
+"""The holder of a lease, and whether another process can acquire it. Pure. `coordination.leases` explains the rules."""
 
 import datetime
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import Final
 
 MARGIN_SECONDS: Final = 60.0
-"""How far the clocks of two machines may be apart before one believes the other's lease to be over too early."""
+"""Allowed difference between the clocks of two machines, in seconds. With more, a lease may seem expired too early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRow:
-    """Who holds a lease, or held it last. Times are those of the holder's clock, for people."""
+    """The current or last holder of a lease. Times are those of the holder's clock."""
 
     name: str
     epoch: int
@@ -27,13 +27,13 @@ class LeaseRow:
     released: bool = False
 
     def described(self) -> str:
-        """Say who it is, for messages."""
+        """Return the holder as text, for messages."""
         since = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
         return f"process {self.pid} on {self.host} (role {self.role}, epoch {self.epoch}, since {since})"
 
 
 class LeaseState(StrEnum):
-    """How a lease stands for somebody who wants it."""
+    """The state of a lease for a process that wants to acquire it."""
 
     FREE = "free"
     HELD = "held"
@@ -44,13 +44,13 @@ class LeaseState(StrEnum):
 def lease_state(
     row: LeaseRow | None, *, unchanged_seconds: float, now: datetime.datetime, present: bool | None
 ) -> LeaseState:
-    """Judge a lease. Pure.
+    """Return the state of a lease. Pure.
 
     Args:
-        row: the row, None if nobody ever held the lease.
-        unchanged_seconds: for how long we have seen exactly this row, by our monotonic clock.
-        now: our time of day.
-        present: whether the holder's presence is locked; None if it is on another machine and cannot be seen.
+        row: the row; None if the lease was never held.
+        unchanged_seconds: seconds by our monotonic clock for which the row has not changed.
+        now: our wall-clock time.
+        present: whether the holder's liveness lock is held; None if the holder is on another machine.
     """
     if row is None or row.released:
         return LeaseState.FREE

@@ -8,7 +8,7 @@ from siltstone.errors import InvalidRequest
 
 PARTS: Final = 3
 MAX_PART_CHARS: Final = 128
-"""A part is a folder name and an identifier; file systems end at 255 bytes, engines at 128 characters."""
+"""Longest part of a name, in characters. File systems allow 255 bytes for a folder, engines 128 characters."""
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 RAW_PREFIX: Final = "__raw__"
 
@@ -27,10 +27,10 @@ class DatasetName:
 
     @classmethod
     def parse(cls, text: str) -> "DatasetName":
-        """Read a name, or say what is wrong with it.
+        """Parse a name.
 
         Raises:
-            InvalidRequest: not three parts, or a part that cannot be a folder and an identifier.
+            InvalidRequest: it does not have three parts, or a part cannot be a folder name and an identifier.
         """
         if not isinstance(text, str):
             raise InvalidRequest(f"A dataset name is text, catalog.schema.table, not {type(text).__name__}.")

@@ -1,13 +1,15 @@
 """Periods: hours, days, ISO weeks and months of UTC, as the text that names a partition of a log dataset.
 
-The length of the text is its granularity: ``2026-11-15T14`` (hour), ``2026-11-15`` (day), ``2026-W46`` (ISO week), ``2026-11``
-(month). Years run from 0001 to 9999, always with four digits. A period starts with its first moment and ends before `end`.
+The length of the text is its granularity: ``2026-11-15T14`` (hour), ``2026-11-15`` (day), ``2026-W46`` (ISO week),
+``2026-11`` (month). Years run from 0001 to 9999, always with four digits. A period starts with its first moment and
+ends before `end`.
 
 Two rules that are easy to get wrong:
 
-- The year of a week is the ISO year, that of its Thursday: 2024-12-30 lies in ``2025-W01``.
-- A week goes into the month of its Thursday, as it goes into that year. So a month that was rolled up from weeks holds up to
-  three days of its neighbours and lacks as many of its own: a period says where rows lie, and is no bound for their times.
+- The year of a week is the ISO year, that of its Thursday: 2024-12-30 belongs to ``2025-W01``.
+- A week belongs to the month of its Thursday, as it belongs to that year. A month that was rolled up from weeks
+  therefore has up to three days of its neighbours, and lacks as many of its own. A period locates rows; it does not
+  bound their times.
 """
 
 import datetime
@@ -19,7 +21,7 @@ from typing import Final
 from siltstone.errors import InvalidRequest
 
 _KNOWN: Final = 65_536
-"""How many periods are remembered as read: seven years of hours."""
+"""Most parsed periods in the cache: seven years of hours."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 _DAY: Final = datetime.timedelta(days=1)
@@ -29,7 +31,7 @@ _DECEMBER: Final = 12
 
 
 class Granularity(StrEnum):
-    """How long a period is."""
+    """The length of a period."""
 
     HOUR = "hour"
     DAY = "day"
@@ -38,7 +40,7 @@ class Granularity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place among the granularities, the finest first."""
+        """The rank among the granularities, from the finest."""
         return _RANKS[self]
 
 
@@ -52,13 +54,13 @@ _SHAPES: Final = {
 
 
 def granularity_of(period: str) -> Granularity:
-    """Return how long a period is.
+    """Return the granularity of a period.
 
     >>> [str(granularity_of(period)) for period in ("2026-11-15T14", "2026-11-15", "2026-W46", "2026-11")]
     ['hour', 'day', 'week', 'month']
 
     Raises:
-        InvalidRequest: the text is no period.
+        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[0]
 
@@ -70,31 +72,31 @@ def start(period: str) -> datetime.datetime:
     '2026-11-09T00:00:00+00:00'
 
     Raises:
-        InvalidRequest: the text is no period.
+        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[1]
 
 
 def end(period: str) -> datetime.datetime:
-    """Return the first moment after a period; of the last ones of the year 9999 the last moment there is.
+    """Return the first moment after a period. For periods that end with the year 9999, return the last possible moment.
 
     >>> end("2026-12").isoformat()
     '2027-01-01T00:00:00+00:00'
 
     Raises:
-        InvalidRequest: the text is no period.
+        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[2]
 
 
 def period_of(moment_us: int, granularity: Granularity) -> str:
-    """Return the period of a moment, which is given in microseconds since 1970 (negative before).
+    """Return the period of a moment in microseconds since 1970 (negative before).
 
     >>> period_of(-1, Granularity.HOUR), period_of(0, Granularity.WEEK)
     ('1969-12-31T23', '1970-W01')
 
     Raises:
-        InvalidRequest: the moment lies outside of the years 1 to 9999.
+        InvalidRequest: the moment is outside the years 1 to 9999.
     """
     try:
         moment = _EPOCH + datetime.timedelta(microseconds=moment_us)
@@ -107,7 +109,7 @@ def period_of(moment_us: int, granularity: Granularity) -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def coarser(period: str, granularity: Granularity) -> str:
-    """Return the period of that granularity into which a period goes: itself if it has it; of a week by its Thursday.
+    """Return the period of a granularity that contains a period. A week belongs to the month of its Thursday.
 
     >>> coarser("2026-11-30T14", Granularity.DAY), coarser("2026-11-30", Granularity.MONTH)
     ('2026-11-30', '2026-11')
@@ -115,7 +117,7 @@ def coarser(period: str, granularity: Granularity) -> str:
     ('2026-W49', '2026-12')
 
     Raises:
-        InvalidRequest: the text is no period, or the granularity is finer than the period's own.
+        InvalidRequest: the text is not a valid period, or the granularity is finer than the period's own.
     """
     own, first, _ = _read(period)
     if granularity.rank < own.rank:
@@ -126,7 +128,7 @@ def coarser(period: str, granularity: Granularity) -> str:
 
 
 def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return what periods are sorted by: their start, and of those that start together the shorter one first.
+    """Return the sort key of a period: its start, then its end, so that the shorter of two periods is first.
 
     >>> sorted(["2026-11", "2026-11-01", "2026-10-31T23", "2026-11-01T00"], key=order)
     ['2026-10-31T23', '2026-11-01T00', '2026-11-01', '2026-11']

@@ -1,4 +1,4 @@
-"""Values as a prompt and a notebook show them: a few rows and columns, short texts, HTML escaped."""
+"""Previews of tables for prompts and notebooks: a few rows and columns, short texts, escaped HTML."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import pyarrow as pa
 MAX_ROWS: Final = 10
 MAX_COLUMNS: Final = 20
 MAX_CELL_CHARS: Final = 40
-"""What a preview shows of an answer; a wide value must not fill the screen."""
+"""Rows, columns and characters of a value in a preview, because a wide value must not fill the screen."""
 
 
 def cell(value: Any) -> str:  # noqa: ANN401
@@ -24,7 +24,7 @@ def cell(value: Any) -> str:  # noqa: ANN401
 
 
 def cells(table: pa.Table) -> tuple[list[str], list[list[str]]]:
-    """Return the names and the first rows of a table as text; columns and rows that are left out show as ``…``."""
+    """Return the column names and first rows of a table as text. Omitted columns and rows are shown as ``…``."""
     shown = table.slice(0, MAX_ROWS)
     names = [cell(name) for name in table.column_names[:MAX_COLUMNS]]
     columns = [[cell(value) for value in _values(column)] for column in shown.columns[:MAX_COLUMNS]]
@@ -37,7 +37,7 @@ def cells(table: pa.Table) -> tuple[list[str], list[list[str]]]:
 def _values(column: pa.ChunkedArray) -> Iterable[Any]:
     try:
         return list(column.to_pylist())
-    except (ValueError, OverflowError):  # a time that Python cannot hold
+    except (ValueError, OverflowError):  # a time outside Python's range
         return list(column.cast(pa.string()).to_pylist())
 
 

@@ -1,4 +1,4 @@
-"""What calls return: acknowledgements, reports, status. Plain values that become JSON as they are."""
+"""Results of public calls: acknowledgements, reports, status. Plain values with a direct JSON form."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -15,10 +15,10 @@ class _Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack(_Plain):
-    """A write is durable: its sequence and how many rows it carried.
+    """Acknowledgement of a durable write: its sequence and number of rows.
 
-    `applied` is False if nothing was written: an idempotent producer repeats its last sequence, and `sequence` is then that of
-    the first time; or there was no row to write, and `sequence` is None.
+    `applied` is False if nothing was written. Either an idempotent producer repeated its last sequence, and
+    `sequence` is that of the first write; or there was no row to write, and `sequence` is None.
     """
 
     sequence: int | None
@@ -28,10 +28,10 @@ class Ack(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneAck(Ack):
-    """Tombstones are durable; `rows` counts them.
+    """Acknowledgement of durable tombstones; `rows` counts them.
 
-    `rows_matched` counts the rows that they hid, as of just before the write. It is None where counting would read the
-    whole dataset, and for a write that was applied before.
+    `rows_matched` counts the rows that they hid, in the state just before the write. It is None if counting would
+    read the whole dataset, and for a write that was applied before.
     """
 
     rows_matched: int | None = None
@@ -39,7 +39,7 @@ class TombstoneAck(Ack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord(_Plain):
-    """Who hid rows, when and why: `keys` tombstones that matched `rows` rows (None: not counted). It outlives them."""
+    """Actor, time and reason of `keys` tombstones, which matched `rows` rows (None: not counted). It outlives them."""
 
     sequence: int
     at: str
@@ -51,7 +51,7 @@ class AuditRecord(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRow(_Plain):
-    """A row that was not appended: its number in the batch, from 0, and what is wrong with it."""
+    """A row that was not appended: its number in the batch, from 0, and the error."""
 
     row: int
     reason: str
@@ -59,19 +59,19 @@ class RefusedRow(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAck(Ack):
-    """An append is durable, but for the rows that were `refused` one by one. If all were, nothing was written."""
+    """Acknowledgement of a durable append without its `refused` rows. If all rows were refused, nothing was written."""
 
     refused: tuple[RefusedRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(_Plain):
-    """What an ingest did: straight to base (`first_load`) or as one change batch.
+    """Result of an ingest: directly to base (`first_load`) or as one change batch.
 
-    `files` and `bytes` are those that were written; `files_skipped` were loaded before, and `files_quarantined` and
-    `rows_quarantined` were put aside in the folder `quarantine`. With nothing new to load `rows` is 0 and nothing changed.
-    `rows_duplicate` are rows of a first load into a log without duplicates that were left out; of a change batch the fold
-    leaves them out.
+    `files` and `bytes` count written files. `files_skipped` were loaded before. `files_quarantined` and
+    `rows_quarantined` are in the folder `quarantine`. With nothing new to load, `rows` is 0 and nothing changed.
+    `rows_duplicate` counts the duplicates that a first load into a log with dedup columns left out. Duplicates in a
+    change batch are removed by the fold.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class LoadReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile(_Plain):
-    """A file that a compaction wrote, as it was verified before its commit; its path is below its table."""
+    """A file that a compaction wrote and verified before its commit. Its path is below its table."""
 
     path: str
     rows: int
@@ -99,10 +99,10 @@ class OutputFile(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
-    """What a fold did, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
+    """Result of a fold, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
 
-    `files_removed` and `files_added` are files of base, `change_files` those of changes that it took.
-    Of a log, the appends that are seen count as upserts.
+    `files_removed` and `files_added` are files of base. `change_files` are the folded files of changes.
+    In a log, visible appends count as upserts.
     """
 
     dataset: str
@@ -148,7 +148,7 @@ class CompactReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquashReport(_Plain):
-    """What a squash did; nothing, if no files were small and neighbours."""
+    """Result of a squash. Without small neighbouring files it did nothing."""
 
     dataset: str
     files_removed: int
@@ -164,7 +164,7 @@ class SquashReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollUpReport(_Plain):
-    """What a roll-up or a clustering did: files of a period of a log became others with the same rows.
+    """Result of a roll-up or a clustering: files of a period of a log were replaced by files with the same rows.
 
     `tier` is the tier of a roll-up, ``cluster`` for a clustering.
     """
@@ -183,7 +183,7 @@ class RollUpReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedReport(_Plain):
-    """What the log says of a job that was committed by a process that died before it could tell."""
+    """Result of a job, read from the log, because its process committed it and died before it reported."""
 
     dataset: str
     files_removed: int
@@ -197,22 +197,23 @@ class LandedReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt(_Plain):
-    """One attempt of a job that failed: how deep it had been halved by then, over how many files, and what went wrong."""
+    """One failed attempt of a job: how often the job had been split, the number of files, and the error."""
 
     depth: int
     files: int
     failure: str
     error: str
     halved: bool
-    """True if two attempts of half as many files came after it."""
+    """True if the job was then split into two attempts with half as many files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(_Plain):
-    """What came of one job of a cycle: its report, or what went wrong.
+    """Outcome of one job of a cycle: its report or its error.
 
-    `outcome` is ``done``, ``partly`` (some of its files were left; `error` says why), ``failed`` or ``cancelled``; `failure` is
-    the class of what is left of it (see `compaction.failures`). A job that was halved has the sum of its parts in `report`.
+    `outcome` is ``done``, ``partly`` (some of its files were left; `error` says why), ``failed`` or ``cancelled``.
+    `failure` is the failure class of the remaining files (see `compaction.failures`). The `report` of a split job has
+    the sums of its parts.
     """
 
     job: str
@@ -224,7 +225,7 @@ class JobResult(_Plain):
     report: dict[str, Any] | None
     error: str | None
     error_kind: str | None = None
-    """The kind of the error, by which a command ends with its exit code."""
+    """The kind of the error, which decides the exit code of a command."""
     error_reason: str | None = None
     """The reason of the error within its kind (see `errors.Reason`), if it has one."""
     outcome: str = "done"
@@ -233,16 +234,16 @@ class JobResult(_Plain):
     seconds: float = 0.0
     failed_attempts: tuple[FailedAttempt, ...] = ()
     corrupt: tuple[str, ...] = ()
-    """Inputs that cannot be read: they stay where they are, and the others are compacted without them."""
+    """Unreadable inputs. They are not moved, and the other inputs are compacted without them."""
     outputs: tuple[OutputFile, ...] = ()
-    """The manifest: every file that was committed."""
+    """The manifest: all committed files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldEstimate(_Plain):
-    """What a fold would have to do; it rewrites at most the touched files and perhaps fewer.
+    """Estimate of a fold. It rewrites at most the touched files, perhaps fewer.
 
-    A purge would delete what is unreferenced now, and what the fold replaces: change files and touched files.
+    A purge would delete the unreferenced files, and the files that the fold replaces: change files and touched files.
     """
 
     dataset: str
@@ -273,7 +274,7 @@ class ClusterPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEstimate(_Plain):
-    """What a clustering would rewrite, and by which columns it would order the rows; what is clustered already is left out."""
+    """Files that a clustering would rewrite, and the columns to order rows by. Clustered files are left out."""
 
     dataset: str
     columns: tuple[str, ...]
@@ -288,7 +289,7 @@ class ClusterEstimate(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterReport(_Plain):
-    """What changed about a dataset's columns, in words, and what they are now."""
+    """Result of an alter: the changes as text, and the new columns."""
 
     dataset: str
     changed: list[str]
@@ -298,7 +299,7 @@ class AlterReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport(_Plain):
-    """Which files a vacuum deleted, or would delete."""
+    """Files that a vacuum deleted, or would delete."""
 
     dataset: str
     retention_hours: float
@@ -309,9 +310,9 @@ class VacuumReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status(_Plain):
-    """How a dataset stands: its size, its backlog, how far `base` lags behind, and what a fold would have to rewrite.
+    """Status of a dataset: its size, its backlog, the lag of `base`, and the files that a fold would rewrite.
 
-    A stranger who reads `base` alone sees the dataset as it was `stale_seconds` ago, or a little later.
+    Another program that reads `base` alone sees the dataset as it was `stale_seconds` ago, or a little later.
     """
 
     dataset: str
@@ -333,15 +334,15 @@ class Status(_Plain):
     unreferenced_files: int
     unreferenced_bytes: int
     unreadable: dict[str, str] = field(default_factory=dict)
-    """What is wrong with files that cannot be read, by their paths below the dataset's folder; rows cannot be read then."""
+    """Errors of unreadable files, by their paths below the dataset's folder. With any, rows cannot be read."""
     unreadable_kinds: dict[str, str] = field(default_factory=dict)
     unreadable_reasons: dict[str, str | None] = field(default_factory=dict)
-    """The kind of error of each of them: ``corruption``, or ``unavailable`` if the file may be sound and is out of reach."""
+    """Error kind of each of these files: ``corruption``, or ``unavailable`` if an intact file may be out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo(_Plain):
-    """What `list` and `describe` show."""
+    """A dataset in `list` and `describe`."""
 
     name: str
     kind: str
@@ -358,19 +359,20 @@ class DatasetInfo(_Plain):
     dedup_by: tuple[str, ...] = ()
     survivor: str | None = None
     broken: str | None = None
-    """Why it cannot be read; its columns are then those at creation."""
+    """Why the dataset cannot be read. Its columns are then those at creation."""
     broken_kind: str | None = None
-    """The kind of that error: ``unavailable`` if the files may be sound and are out of reach."""
+    """The kind of that error: ``unavailable`` if the files may be intact and are out of reach."""
     broken_reason: str | None = None
     """The reason of that error within its kind (see `errors.Reason`), if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry(_Plain):
-    """One commit of one of a dataset's tables, or what is left of one when the log has forgotten it: its audit record.
+    """One commit to a table of a dataset, or only its audit record if the log no longer has the commit.
 
-    `rows_removed` is None if another program did not say; `folded_to` is the watermark that a fold set. `foreign` commits were
-    made by another program. An audit record alone has the table ``audit`` and no version.
+    `rows_removed` is None if another program did not record it. `folded_to` is the watermark that a fold set.
+    `foreign` commits were made by another program. An audit record without its commit has the table ``audit`` and no
+    version.
     """
 
     at: str
@@ -392,12 +394,12 @@ class HistoryEntry(_Plain):
     engine: str | None
     foreign: bool
     audit: tuple[AuditRecord, ...] = ()
-    """Who hid rows by this commit, and why."""
+    """Actors and reasons of the tombstones of this commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(_Plain):
-    """What an export wrote, and the sequence that it shows."""
+    """Result of an export: its files, and the sequence of its snapshot."""
 
     dataset: str
     path: str
@@ -411,9 +413,10 @@ class ExportReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupReport(_Plain):
-    """What a backup has, and how much of it was copied; the rest was there already.
+    """Content of a backup, and how much of it was copied. The rest was in the folder already.
 
-    `verified` is ``sizes`` or ``full``; `removed` are ids of older backups; `left_out` are datasets that could not be read.
+    `verified` is ``sizes`` or ``full``; `removed` are ids of older backups; `left_out` are datasets that could not be
+    read.
     """
 
     id: str
@@ -433,7 +436,7 @@ class BackupReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport(_Plain):
-    """What was restored, and where to."""
+    """Result of a restore: its content and its target."""
 
     id: str
     path: str

@@ -1,4 +1,4 @@
-"""What a process may do, by its role (setting ``role``). Pure: whoever runs a job or takes rows asks here first.
+"""Roles of processes (setting ``role``). Pure. Every compaction and every write of rows is checked here first.
 
 | role | reads | writes rows | compacts |
 |---|---|---|---|
@@ -6,7 +6,7 @@
 | ``compactor`` | yes | no | yes |
 | ``reader`` | yes | no | no |
 
-A role keeps a process from work that is not its own. It is no protection: that is what permissions of the disk are for.
+A role keeps a process from the work of other roles. It is not a protection: use file permissions for that.
 """
 
 from siltstone.config import Role
@@ -14,20 +14,20 @@ from siltstone.errors import InvalidRequest
 
 
 def may_compact(role: Role) -> bool:
-    """Tell whether a process with this role may run compactions."""
+    """Return whether a process with this role may run compactions."""
     return role is not Role.READER
 
 
 def may_write(role: Role) -> bool:
-    """Tell whether a process with this role may write rows."""
+    """Return whether a process with this role may write rows."""
     return role is Role.ALL
 
 
 def check_may_compact(role: Role, *, doing: str = "compact") -> None:
-    """Do nothing if a process with this role may compact.
+    """Check that a process with this role may compact.
 
     Raises:
-        InvalidRequest: it may not; `doing` is what it was told to do.
+        InvalidRequest: it may not. The message names `doing`, the requested operation.
     """
     if not may_compact(role):
         raise InvalidRequest(
@@ -37,10 +37,10 @@ def check_may_compact(role: Role, *, doing: str = "compact") -> None:
 
 
 def check_may_write(role: Role, *, doing: str = "write") -> None:
-    """Do nothing if a process with this role may write rows.
+    """Check that a process with this role may write rows.
 
     Raises:
-        InvalidRequest: it may not; `doing` is what it was told to do.
+        InvalidRequest: it may not. The message names `doing`, the requested operation.
     """
     if not may_write(role):
         raise InvalidRequest(

@@ -1,8 +1,8 @@
-"""Schemas: what a user may declare, its one canonical form, and its fingerprint.
+"""Schemas that a user may declare, their canonical form, and their fingerprint.
 
-The canonical form is a `pyarrow.Schema` whose types are exactly those Delta can store (strings as ``string``,
-timestamps in microseconds, UTC or without zone). A Delta type name (``long``, ``decimal(10,2)``, ``array<string>``)
-is the text form, the one that people see and that fingerprints are made of.
+The canonical form is a `pyarrow.Schema` whose types are exactly those that Delta can store (strings as ``string``,
+timestamps in microseconds, UTC or without zone). The text form is the Delta type name (``long``, ``decimal(10,2)``,
+``array<string>``). Output shows it, and fingerprints are made of it.
 """
 
 import datetime
@@ -19,14 +19,14 @@ from siltstone.model.columns import BASE_FIELDS, CHANGE_FIELDS, RESERVED_PREFIX
 
 FINGERPRINT_HEX_DIGITS: Final = 32
 MAX_KEY_BYTES: Final = 1024
-"""A key longer than this would bloat statistics, bloom filters and every change batch."""
+"""Size limit of a key, because long keys would bloat statistics, bloom filters and every change batch."""
 MAX_DECIMAL_DIGITS: Final = 38
 
 COMMENT: Final = b"comment"
 TAGS: Final = b"siltstone.tags"
 DEFAULT: Final = b"siltstone.default"
 _NOTES: Final = (COMMENT, TAGS, DEFAULT)
-"""What a column may carry besides its type, as metadata of its field: a comment, tags, what old rows show."""
+"""Metadata of a column's field: its comment, its tags, and its default for old rows."""
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
@@ -95,7 +95,7 @@ def a_type(kind: pa.DataType) -> str:
 
 
 def inner_types(one: pa.DataType, other: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]] | None:
-    """Return the types inside of two lists, maps, or structs of the same fields, in pairs; None for any other two types.
+    """Return pairs of the types inside two lists, maps, or structs of the same fields; None for any other two types.
 
     >>> inner_types(pa.list_(pa.int8()), pa.list_(pa.int64()))
     [(DataType(int8), DataType(int64))]
@@ -112,7 +112,7 @@ def inner_types(one: pa.DataType, other: pa.DataType) -> list[tuple[pa.DataType,
 def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
     """Return the storable type that holds every value of `kind`, or refuse it by name.
 
-    Whether a value must be there is said of columns alone: what is inside a column may always be null.
+    Only columns can be required. Values inside a column may always be null.
     """
     if kind in _NAMES:
         return kind
@@ -154,7 +154,7 @@ def canonical(schema: pa.Schema) -> pa.Schema:
 
 
 def _noted(name: str, kind: pa.DataType, nullable: bool, notes: Mapping[bytes, bytes] | None) -> pa.Field:  # noqa: FBT001
-    """Return a field with those of the given notes that are ours."""
+    """Return a field with its comment, tags and default; other metadata is dropped."""
     ours = {note: text for note, text in (notes or {}).items() if note in _NOTES}
     return pa.field(name, kind, nullable, metadata=ours or None)
 
@@ -171,22 +171,22 @@ def tags_of(field: pa.Field) -> list[str]:
 
 
 def default_text(field: pa.Field) -> str | None:
-    """Return what rows that were written before the column was there show in it, as text."""
+    """Return the column's default as text: its value in rows that were written before the column existed."""
     text = (field.metadata or {}).get(DEFAULT)
     return text.decode() if text is not None else None
 
 
 def default_of(field: pa.Field) -> pa.Scalar:
-    """Return what rows that were written before the column was there show in it; null unless a default was given."""
+    """Return the column's default: its value in rows that were written before the column existed. Null if not set."""
     text = default_text(field)
     return pa.scalar(None, field.type) if text is None else read_default(text, field.type, column=field.name)
 
 
 def read_default(text: str, kind: pa.DataType, *, column: str) -> pa.Scalar:
-    """Read a default from text.
+    """Parse a column's default.
 
     Raises:
-        InvalidRequest: it is no value of the column's type, or the type can have none.
+        InvalidRequest: it is not a value of the column's type, or the type cannot have a default.
     """
     try:
         if pa.types.is_timestamp(kind):
@@ -208,7 +208,7 @@ def _moment(text: str, *, has_zone: bool) -> datetime.datetime:
 
 
 def filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of a file in today's columns: one that the file lacks shows its default, a narrower one is widened."""
+    """Return rows of a file in the current columns. A missing column gets its default, a narrower one is widened."""
     have = set(table.column_names)
     columns = [
         table.column(f.name).cast(f.type) if f.name in have else pa.repeat(default_of(f), table.num_rows)
@@ -230,7 +230,7 @@ def _check_column_name(name: str, seen: set[str]) -> None:
 
 
 def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
-    """Refuse a key that names unknown or repeated columns, or has a type whose equality engines do not share."""
+    """Refuse a key with unknown or repeated columns, or with a type that engines compare differently."""
     names = list(key)
     if not names:
         raise InvalidRequest("A keyed dataset needs at least one key column.")
@@ -250,7 +250,7 @@ def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
 def check_log(
     schema: pa.Schema, *, time: str, subject: Iterable[str], partition_by: Iterable[str], sort_by: Iterable[str]
 ) -> None:
-    """Refuse a log whose columns are unknown, repeated, or of types that cannot do what they are for.
+    """Refuse a log whose columns are unknown, repeated, or of types that do not fit their purpose.
 
     Raises:
         InvalidRequest: the message names the column.
@@ -286,7 +286,7 @@ def check_order(schema: pa.Schema, cluster_by: Iterable[str], *, most: int) -> N
 
 
 def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[str]) -> None:
-    """Refuse columns that cannot say what a duplicate is; without the `needed` ones duplicates may not meet.
+    """Refuse columns that cannot define duplicates. The `needed` columns put duplicates into one period.
 
     Raises:
         InvalidRequest: the message names the column, and what to write instead.
@@ -320,7 +320,7 @@ def _column_type(schema: pa.Schema, name: str, what: str) -> pa.DataType:
 
 
 def base_schema(schema: pa.Schema, *, is_log: bool) -> pa.Schema:
-    """Return the physical schema of a base file: the user's columns, and behind them those that a log's rows keep."""
+    """Return the physical schema of a base file: the user's columns, then for a log Siltstone's own columns."""
     return pa.schema([*schema, *BASE_FIELDS]) if is_log else schema
 
 
@@ -330,9 +330,9 @@ def own_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:
-    """Return the physical schema of a change file: all user columns (nullable but the key) and ours.
+    """Return the physical schema of a change file: all user columns (nullable except the key), then ours.
 
-    A tombstone carries the key alone, so every other column must be able to hold null.
+    A tombstone has only the key, so every other column must be nullable.
     """
     keys = set(key)
     own = [pa.field(f.name, f.type, nullable=f.name not in keys, metadata=f.metadata) for f in schema]
@@ -340,7 +340,7 @@ def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Return 32 hex digits that two schemas share exactly if they have the same columns, types and nullability.
+    """Return 32 hex digits. Two schemas share them exactly if they have the same columns, types and nullability.
 
     >>> a = pa.schema([pa.field("id", pa.string(), nullable=False), ("n", pa.int64())])
     >>> fingerprint(a) == fingerprint(pa.schema(list(reversed(list(a)))))
@@ -351,7 +351,7 @@ def fingerprint(schema: pa.Schema) -> str:
 
 
 def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
-    """Say how the schema that is there differs from the one that was given, a phrase for each way.
+    """Describe how an existing schema differs from a given one, one phrase per difference.
 
     >>> differences(pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.schema([("a", pa.string()), ("c", pa.string())]))
     ["it has no column 'c'", "it also has column 'b'", "its column 'a' is a long, not a string"]
@@ -370,7 +370,7 @@ def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
 
 
 def describe(schema: pa.Schema) -> list[dict[str, Any]]:
-    """Return the columns as plain data, for JSON and for tables that people read."""
+    """Return the columns as plain data, for JSON and for tables."""
     return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} | _notes(f) for f in schema]
 
 

@@ -1,10 +1,11 @@
-"""Which small files one rewrite merges: one rule for change files and event logs, for the planner and for the job. Pure.
+"""Selects the small files that one rewrite merges: one rule for change files and event logs, planner and job. Pure.
 
-Files belong to size classes. The limit of a class is 32 times that of the class below. The lowest class with enough files is
-merged first, so that small files are not copied together with large ones each time.
+Files belong to size classes. The limit of a class is 32 times that of the class below. The lowest class with enough
+files is merged first, so that small files are not copied together with large ones each time.
 
-Change files are merged in the order of their sequences. A run leaves out no file in between, so it takes smaller ones along.
-Events carry their own index, so files of an event log are merged in any order: a run has files of exactly one class.
+Change files are merged in the order of their sequences. A run leaves out no file in between, so it takes smaller ones
+along. Events carry their own index, so files of an event log are merged in any order: a run has files of exactly one
+class.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,15 +17,15 @@ from typing import Final, Generic, Protocol, TypeVar
 GROWTH: Final = 32
 """Ratio of the limits of two neighbouring size classes."""
 FEWEST_FILES: Final = 2
-"""A single file is never rewritten."""
+"""Fewest files of a rewrite. A single file is never rewritten."""
 SMALLEST_BYTES: Final = 64 * 1024
-"""Limit of the lowest class of change files."""
+"""Limit of the lowest size class of change files."""
 MAX_SQUASH_ROWS: Final = 200_000
-"""Rows of change files that one squash holds in memory."""
+"""Most rows of change files that one squash holds in memory."""
 EVENT_CLASSES: Final = (GROWTH - 1, GROWTH**2 - 1, GROWTH**3 - 1)
-"""Limits of the classes of an event log, in events; 32 files of one class become one of the next. Larger files are left alone."""
+"""Limits of the size classes of an event log, in events. 32 files of one become one of the next; larger files stay."""
 MAX_EVENTS: Final = 2_000_000
-"""Events that one rewrite holds in memory."""
+"""Most events that one rewrite holds in memory."""
 
 
 class SizedFile(Protocol):
@@ -51,7 +52,7 @@ F = TypeVar("F", bound=SizedFile)
 
 @dataclass(frozen=True, slots=True)
 class SmallRun(Generic[F]):
-    """The files to merge, if they are `enough`; otherwise the longest run there is."""
+    """The files to merge, if they are `enough`; otherwise the longest run found."""
 
     files: tuple[F, ...]
     enough: bool
@@ -126,7 +127,7 @@ def _longest(
     max_size: int,
     max_rows: int,
 ) -> tuple[F, ...]:
-    """Return the longest run of small batches, one after the other, within both bounds; the first of equal ones."""
+    """Return the longest run of consecutive small batches within both bounds; the first of equally long runs."""
     runs: list[list[F]] = [[]]
     run_size = run_rows = 0
     for batch, is_small in zip(batches, small, strict=True):

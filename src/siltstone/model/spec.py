@@ -1,4 +1,4 @@
-"""The specification of a dataset: what `create` fixed, stored in the registry and as properties of `base`."""
+"""The specification of a dataset, fixed by `create`. It is stored in the registry and as properties of `base`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from typing import Any, Final
 from siltstone.errors import InvalidRequest
 
 FORMAT_VERSION: Final = 3
-"""The newest layout on disk that this code knows. A higher one was written by a newer Siltstone and is refused."""
+"""Newest layout on disk that this code supports. A higher one was written by a newer Siltstone and is refused."""
 FIRST_FORMAT: Final = 1
-"""The layout of keyed datasets, registries and event logs."""
+"""Layout of keyed datasets, registries and event logs."""
 LOG_FORMAT: Final = 2
-"""The layout of log datasets: a Siltstone that does not know them must not take them for keyed ones."""
+"""Layout of log datasets, so that an older Siltstone does not treat them as keyed datasets."""
 DEDUP_FORMAT: Final = 3
-"""Logs that drop duplicates: a Siltstone that does not know of it would show and keep them."""
+"""Layout of logs that drop duplicates, because an older Siltstone would show and keep them."""
 MOST_CLUSTER_COLUMNS: Final = 4
-"""The more columns share an order, the less each of them has of it."""
+"""Most columns of a clustering, because each further column makes the order less useful for the others."""
 PROPERTY_SPEC: Final = "siltstone.spec"
 PROPERTY_FORMAT: Final = "siltstone.format"
 PROPERTY_ROLE: Final = "siltstone.role"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Survivor(StrEnum):
-    """Which of several equal rows of a log stays, by sequence and then by the place in the batch; no clock is asked."""
+    """Which of several duplicates in a log survives: by sequence, then by position in the batch, never by a clock."""
 
     FIRST = "first"
     LAST = "last"
@@ -40,9 +40,9 @@ class Survivor(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a dataset is, apart from its columns.
+    """The definition of a dataset, apart from its columns.
 
-    A keyed dataset has a key; a log has the column of the event's time, and says how its files are divided and sorted. Rows of
+    A keyed dataset has a key. A log has a time column, and defines how its files are partitioned and sorted. Rows of
     a log that are equal in `dedup_by` are duplicates, of which one survives.
     """
 
@@ -64,14 +64,14 @@ class Spec:
 
     @property
     def found_by(self) -> tuple[str, ...]:
-        """The columns by which rows are looked for: the key, or the subject of a log. Files have bloom filters on them."""
+        """The lookup columns: the key, or the subject of a log. Files have bloom filters on them."""
         return self.subject if self.is_log else self.key
 
     @property
     def clustered_by(self) -> tuple[str, ...]:
-        """The columns that a clustering orders rows by: the chosen ones, or the time, the first partition and the sort columns.
+        """The columns that a clustering orders rows by. Default: the time, the first partition and the sort columns.
 
-        A keyed dataset has none: its files are sorted by key, and folds rely on that.
+        A keyed dataset has none, because its files are sorted by key and folds rely on that.
         """
         if self.time is None:
             return ()
@@ -80,13 +80,13 @@ class Spec:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The columns that are never null, whatever a given schema says."""
+        """The columns that are never null, even if a given schema allows it."""
         return self.key if self.time is None else (self.time,)
 
     def to_json(self) -> str:
-        """Return the text that is stored; that of a keyed dataset says nothing of what only logs have.
+        """Return the stored text. That of a keyed dataset has no fields of logs.
 
-        What came to logs later is left out where it says nothing, so that older texts stay what they are.
+        Fields that were added later are left out if they are empty, so that older texts do not change.
         """
         values = asdict(self)
         if not self.dedup_by:
@@ -96,7 +96,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
-        """Read stored text; a newer format is refused with a clear error."""
+        """Parse stored text. Refuse a newer format with a clear error."""
         raw: dict[str, Any] = json.loads(text)
         check_format(raw.get("format_version", 0))
         return cls(
@@ -132,10 +132,10 @@ def make_spec(  # one parameter for each thing that `create` fixes
     dedup_by: tuple[str, ...] = (),
     survivor: str | None = None,
 ) -> Spec:
-    """Return the specification of a keyed dataset or of a log; a log is sorted by its time unless told.
+    """Return the specification of a keyed dataset or of a log. The default sort order of a log is its time.
 
     Raises:
-        InvalidRequest: both or neither are asked for, or a keyed dataset what only a log has.
+        InvalidRequest: both a key and a time are given, or neither; or an option of logs for a keyed dataset.
     """
     if bool(key) == (time is not None):
         raise InvalidRequest("Name at least one key column, or the time column of a log (time=); one of the two.")
@@ -173,7 +173,7 @@ def _survivor(given: str | None, dedup_by: tuple[str, ...]) -> Survivor:
 
 
 def check_format(version: int | str) -> None:
-    """Refuse a format that this code does not know.
+    """Refuse a format that this code does not support.
 
     Raises:
         InvalidRequest: the data was written by a newer Siltstone.
@@ -190,7 +190,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def as_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Take one name or several.
+    """Return one name or several as a tuple.
 
     >>> as_names("id"), as_names(["a", "b"]), as_names(None)
     (('id',), ('a', 'b'), ())

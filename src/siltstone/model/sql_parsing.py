@@ -1,4 +1,4 @@
-"""Reading text in Spark's dialect of SQL with sqlglot, quietly: what is odd in it is the caller's to judge and to say."""
+"""Parses SQL text in Spark's dialect with sqlglot, without its warnings. Callers check the text and report errors."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the parser's warnings from standard error; each call has a filter of its own, so threads do not meet."""
+    """Keep the parser's warnings from standard error. Each call has its own filter, so threads do not interfere."""
 
     def nothing(_record: logging.LogRecord) -> bool:
         return False

@@ -1,12 +1,13 @@
-"""Tiers: by which rules the files of closed periods are rolled up, as data.
+"""Tiers: the rules by which files of closed periods are rolled up, as data.
 
-A tier takes the files of its `source` granularity and of every finer one, and brings them into periods of its `target`
-granularity, which is the same or a coarser one. What is left of finer periods by late rows is so picked up later.
+A tier merges files of its `source` granularity, and of every finer one, into periods of its `target` granularity,
+which is the same or a coarser one. A later roll-up therefore also merges the files that late rows left in finer
+periods.
 
-Defaults are changed by name, for a lake and then for a dataset: ``{"daily": {"min_files": 6}, "weekly": {"enabled": true}}``.
-A name that is new makes a new tier and needs every field that has no default. The same as the text of a setting: that mapping
-as JSON, or ``daily.min_files=6; weekly.enabled=yes``. Ages are seconds or text (``90m``, ``24h``, ``7d``), sizes are bytes or
-text (``512MB``); a KB has 1,024 bytes.
+Defaults are changed by name, for a lake and then for a dataset: ``{"daily": {"min_files": 6}, "weekly": {"enabled":
+true}}``. A new name adds a tier and needs every field that has no default. In the text of a setting, this is the same
+mapping as JSON, or ``daily.min_files=6; weekly.enabled=yes``. Ages are seconds or text (``90m``, ``24h``, ``7d``).
+Sizes are bytes or text (``512MB``); a KB has 1,024 bytes.
 """
 
 import difflib
@@ -27,42 +28,42 @@ DAY_SECONDS: Final = 24 * HOUR_SECONDS
 DEFAULT_MAX_FILES: Final = 30
 FEWEST_FILES_PER_JOB: Final = 2
 MOST_FILES_PER_JOB: Final = 500
-"""A job that opens more at once needs more memory than it saves time."""
+"""Limit of `max_files`, because a job that opens more files needs more memory than it saves time."""
 OLDEST_SECONDS: Final = 100 * 366 * DAY_SECONDS
 LARGEST_BYTES: Final = 1024**5
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _RESERVED: Final = frozenset({"all", "cluster", "events", "fold", "purge", "recovery", "roll_up", "squash", "vacuum"})
-"""Other kinds of work are asked for by name beside tiers."""
+"""Names that a tier cannot have, because they name kinds of jobs where tiers are chosen by name."""
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _AGE_SECONDS: Final = {"s": 1, "m": 60, "h": HOUR_SECONDS, "d": DAY_SECONDS}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])i?b", re.IGNORECASE)
 _SIZE_BYTES: Final = {"k": 1024, "m": BYTES_PER_MB, "g": 1024 * BYTES_PER_MB, "t": 1024**2 * BYTES_PER_MB}
 
 Changes = Mapping[str, Mapping[str, Any]]
-"""The fields that differ from the defaults, by the name of the tier."""
+"""Fields that differ from the defaults, by name of the tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One rule: which files, from when on, how many at least, into which size, and when it is looked at."""
+    """One roll-up rule: which files, their minimum age and number, the size of written files, and its schedule."""
 
     name: str
     source: Granularity
     target: Granularity
     min_age_seconds: int
-    """How long a period has to be over."""
+    """Minimum age of a period after its end, in seconds."""
     min_files: int
-    """How many files that this tier did not write there must be."""
+    """Minimum number of files that this tier did not write."""
     target_bytes: int
-    """The size of a written file; one of half of it is left alone unless it moves to a coarser period."""
+    """Size of a written file, in bytes. A file of half this size is left alone unless it moves to a coarser period."""
     max_files: int = DEFAULT_MAX_FILES
-    """The most files of one job."""
+    """Most files of one job."""
     cron: str
     enabled: bool = True
     quiet_seconds: int = 0
-    """How old the newest file must be that brought rows; 0 does not look at it."""
+    """Minimum age of the newest file that brought rows, in seconds. 0 means no check."""
     quiet_until_seconds: int = 7 * DAY_SECONDS
-    """A period that has been over for so long is not checked for quiet any more."""
+    """Age after the end of a period, in seconds, from which `quiet_seconds` is no longer checked."""
 
     def __post_init__(self) -> None:
         """Refuse a tier that contradicts itself."""
@@ -76,7 +77,7 @@ class Tier:
 
     @property
     def small_bytes(self) -> int:
-        """Files below this size are small."""
+        """Size in bytes below which a file is small."""
         return -(-self.target_bytes // 2)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Tier:
 
 
 def _rules(tier: Tier) -> Iterable[tuple[bool, str]]:
-    """Yield what must hold of a tier, each with what to do if it does not."""
+    """Yield the rules for a tier: whether each holds, and its error message."""
     source, target = tier.source, tier.target
     yield (
         _NAME.fullmatch(tier.name) is not None,
@@ -157,11 +158,11 @@ DEFAULT_TIERS: Final = (
         cron="0 5 8 * *",
     ),
 )
-"""Hourly and daily as the ancestors had them; weekly and monthly they only foresaw."""
+"""Default tiers. Hourly and daily are those of the ancestors, which only planned weekly and monthly."""
 
 
 def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
-    """Return tiers with some fields changed by the name of the tier, and new ones after them.
+    """Return tiers with fields changed by name of the tier, followed by new tiers.
 
     >>> [(tier.name, tier.min_files) for tier in changed(DEFAULT_TIERS[:2], {"daily": {"min_files": 6}})]
     [('hourly', 10), ('daily', 6)]
@@ -179,10 +180,10 @@ def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
 
 
 def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
-    """Return the tiers if they go together.
+    """Return the tiers if they do not contradict each other.
 
     Raises:
-        InvalidRequest: two have the same name, or two that are enabled do the same work.
+        InvalidRequest: two tiers have the same name, or two enabled tiers do the same work.
     """
     found = tuple(tiers)
     twice = [name for name, count in Counter(tier.name for tier in found).items() if count > 1]
@@ -201,22 +202,22 @@ def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
 
 
 def tiers_from_text(text: str) -> tuple[Tier, ...]:
-    """Return the default tiers with the changes of a setting's text; empty text changes nothing.
+    """Return the default tiers with the changes in a setting's text. Empty text changes nothing.
 
     >>> [tier.name for tier in tiers_from_text("weekly.enabled=yes; hourly.enabled=no") if tier.enabled]
     ['daily', 'weekly', 'monthly']
 
     Raises:
-        InvalidRequest: the text cannot be read, or what it says does not fit.
+        InvalidRequest: the text cannot be parsed, or a change is not valid.
     """
     return changed(DEFAULT_TIERS, changes_from_text(text))
 
 
 def changes_from_text(text: str) -> Changes:
-    """Read changes of tiers: a mapping as JSON, or ``name.field=value`` with ``;`` between them.
+    """Parse changes of tiers: a mapping as JSON, or ``name.field=value`` separated by ``;``.
 
     Raises:
-        InvalidRequest: the text cannot be read.
+        InvalidRequest: the text cannot be parsed.
     """
     if text.lstrip().startswith("{"):
         return _json_object(text)
@@ -233,7 +234,7 @@ def changes_from_text(text: str) -> Changes:
 
 
 def age_text(seconds: int) -> str:
-    """Return an age as it may be written in a change: exactly, in the largest unit that does it.
+    """Return an age in the text form of a change: exact, in the largest unit that fits.
 
     >>> age_text(3600), age_text(172_800), age_text(5400), age_text(0)
     ('1h', '2d', '90m', '0s')
@@ -242,7 +243,7 @@ def age_text(seconds: int) -> str:
 
 
 def exact_size_text(size_bytes: int) -> str:
-    """Return a size as it may be written in a change: exactly, in the largest unit that does it.
+    """Return a size in the text form of a change: exact, in the largest unit that fits.
 
     >>> exact_size_text(512 * BYTES_PER_MB), exact_size_text(2048 * BYTES_PER_MB), exact_size_text(3 * BYTES_PER_MB + 1)
     ('512MB', '2GB', '3145729')
@@ -263,7 +264,7 @@ def _json_object(text: str) -> dict[str, Any]:
     return raw
 
 
-# ---- one tier from what people write -----------------------------------------------------------------------------
+# ---- parsing the fields of a tier --------------------------------------------------------------------------------
 
 
 def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -> Tier:

@@ -1,6 +1,7 @@
 """Sizes and counts as text, in one unit system.
 
-1 KB is 1,024 bytes, 1 MB is 1,024 KB, and so on: in settings (``hot_cache_mb``), in tiers (``512MB``) and in all output.
+1 KB is 1,024 bytes, 1 MB is 1,024 KB, and so on. This holds for settings (``hot_cache_mb``), tiers (``512MB``) and all
+output.
 """
 
 from typing import Final
@@ -9,7 +10,7 @@ BYTES_PER_KB: Final = 1024
 BYTES_PER_MB: Final = 1024 * BYTES_PER_KB
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 _NEXT_UNIT: Final = 1023.5
-"""From here on an amount would be rounded to 1,024 of its unit."""
+"""Amount from which rounding would give 1,024 of a unit, so that the next unit is used."""
 _FOUR_DIGITS: Final = 999.5
 
 

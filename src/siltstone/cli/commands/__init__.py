@@ -1,1 +1,1 @@
-"""The commands, grouped by subject. Each module registers its own; what a command needs is imported when it runs."""
+"""The commands, grouped by subject. Each module registers its own. A command imports what it needs when it runs."""

@@ -1,4 +1,4 @@
-"""Copies of a lake: backup, restore."""
+"""Backups of a lake: backup, restore."""
 
 from typing import TYPE_CHECKING, Annotated
 

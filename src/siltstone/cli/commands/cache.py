@@ -1,4 +1,4 @@
-"""The hot cache, which belongs to processes that last: cache stats, pin, evict, warm."""
+"""The hot cache of long-running processes: cache stats, pin, evict, warm."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,9 +34,9 @@ def register(app: typer.Typer) -> None:
 def stats(context: typer.Context) -> None:
     r"""Show pinned datasets and what running processes hold.
 
-    For each dataset it estimates the memory that it would take.
+    For each dataset the output has an estimate of the memory that it needs.
 
-    A process says what it holds every few seconds while it is asked.
+    A process reports what it holds every few seconds while it answers queries.
 
     \b
     silt cache stats
@@ -54,7 +54,7 @@ def stats(context: typer.Context) -> None:
 
 
 def _outlook(lake: "Lake", name: str) -> dict[str, Any]:
-    """Say of one dataset what would become of it in a cache of this process's budget."""
+    """Return whether one dataset would fit into a cache with this process's budget, and its estimated memory."""
     try:
         found = lake.dataset(name).snapshot()
         rows = found.base.rows + found.unfolded_rows
@@ -107,7 +107,7 @@ def pin(context: typer.Context, names: Names) -> None:
 
     This holds for processes of this lake that run now and for later ones.
 
-    The wish stays in the lake until silt cache evict takes it away.
+    The pin is stored in the lake until silt cache evict removes it.
 
     \b
     silt cache pin crm.sales.candidates
@@ -119,7 +119,7 @@ def pin(context: typer.Context, names: Names) -> None:
 def evict(context: typer.Context, names: Names) -> None:
     r"""Remove pins and evict datasets from all running processes.
 
-    Who reads one finishes reading. Nothing is lost: a dataset that is asked for is filled again.
+    Running queries finish. No data is lost: a query can load the dataset again.
 
     \b
     silt cache evict crm.sales.candidates
@@ -136,7 +136,7 @@ def _wish(context: typer.Context, names: list[str], wish: "Callable[[Lake, str],
     call = invocation(context)
     with call.open() as lake:
         for name in names:
-            lake.dataset(name)  # all are there before anything is wished
+            lake.dataset(name)  # all datasets exist before the first directive is written
         found = [wish(lake, name) for name in names]
     call.answer(found, lambda: _show_wishes(found, done))
 
@@ -159,7 +159,7 @@ def warm(
 
     The answer shows what they take in this process.
 
-    Says rows, bytes, bytes for each row and seconds. This process lets go of them when it ends.
+    It has rows, bytes, bytes per row and seconds. This process releases them when it ends.
 
     \b
     silt cache warm crm.sales.candidates
@@ -180,7 +180,7 @@ def warm(
 
 
 def _told(show: "Callable[[str], None] | None") -> "Callable[[int, int], None] | None":
-    """Return what shows the progress of a fill to a person at a terminal."""
+    """Return a function that shows the progress of a fill at a terminal."""
     if show is None:
         return None
     return lambda done, total: show(f"{render.number(done)} of {render.counted(total, 'row')}")

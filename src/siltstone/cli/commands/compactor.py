@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RUN: Final = "run"
 WAIT_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 120.0
-"""How long `silt compactor stop` waits for the release of the lease."""
+"""Longest wait of `silt compactor stop` for the release of the lease, in seconds."""
 SHOWN_DUE: Final = 5
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="WORK", help="This tier or kind of work; may be repeated.")
@@ -79,9 +79,9 @@ def run(
 
     It folds, squashes, rolls up, clusters and vacuums, each by its schedule.
 
-    One compactor of a lake works at a time; a second one stands by and takes over when the first one ends or dies.
-    Ctrl-C or SIGTERM cancels the job that runs, which changes nothing, and lets go of the lease; a second Ctrl-C ends the
-    process at once. With --json each line is one event.
+    One compactor of a lake works at a time. A second one waits, and takes over when the first one ends or dies.
+    Ctrl-C or SIGTERM cancels the running job, which then changes nothing, and releases the lease. A second Ctrl-C
+    ends the process at once. With --json each line is one event.
 
     \b
     silt compactor run
@@ -131,7 +131,7 @@ def _failed(cycle: "Cycle") -> bool:
 
 
 def _chosen(lake: "Lake", catalogs: list[str] | None, datasets: list[str] | None) -> "Callable[[], list[str] | None]":
-    """Return a function that lists the datasets to maintain; those that are dropped later are left out."""
+    """Return a function that lists the datasets to maintain, without those that were dropped meanwhile."""
     if not catalogs and not datasets:
         return lambda: None
     known = lake.names()
@@ -237,7 +237,7 @@ def _holder_text(found: dict[str, Any]) -> str:
 def pause(context: typer.Context) -> None:
     r"""Stop scheduled work in this lake until it is resumed.
 
-    A cycle that runs goes on. It stays so when compactors end and start.
+    A running cycle continues. The pause also holds for compactors that start later.
 
     \b
     silt compactor pause
@@ -263,7 +263,7 @@ def resume(context: typer.Context) -> None:
 def stop(context: typer.Context) -> None:
     r"""Stop the compactor that holds the lease.
 
-    The command waits until it has stopped. One that stands by takes over, and is named.
+    The command waits until it has stopped. A waiting compactor takes over, and is named.
 
     \b
     silt compactor stop

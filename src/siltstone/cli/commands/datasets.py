@@ -1,4 +1,4 @@
-"""Datasets themselves: create, list, describe, drop."""
+"""Datasets: create, list, describe, alter, drop."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +72,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Create a dataset, keyed or a log.
 
-    One that exists already and is the same is left as it is.
+    An identical dataset that exists already is left unchanged.
 
     \b
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
@@ -125,7 +125,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
 
 
 def _columns_of(file: Path | None) -> "pa.Schema":
-    """Return the columns that a file suggests."""
+    """Return the columns that are inferred from a file."""
     from siltstone.dataset.load.schema_inference import columns_of
 
     return columns_of(file or Path())
@@ -136,7 +136,7 @@ def _column(one: dict[str, Any]) -> list[str]:
 
 
 def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
-    """Load the file. If it is refused, a dataset that this command has created is dropped again while it is unused."""
+    """Load the file. If it is refused, drop a dataset that this command has created, while it is unused."""
     try:
         return made.ingest(source)
     except InvalidRequest as error:
@@ -149,7 +149,7 @@ def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
 def list_datasets(context: typer.Context) -> None:
     r"""List the datasets of the lake.
 
-    One that cannot be read is listed and named as broken.
+    A dataset that cannot be read is listed as broken.
 
     \b
     silt list
@@ -162,7 +162,7 @@ def list_datasets(context: typer.Context) -> None:
     def people() -> None:
         try:
             lake.require_exists()
-        except NotFound as note:  # nothing is wrong with an empty list, but perhaps with the path
+        except NotFound as note:  # an empty list is no error, but the path may be wrong
             render.write_note(str(note))
             return
         if not found:
@@ -219,7 +219,7 @@ def _show_info(info: "DatasetInfo", path: str) -> None:
 
 
 def write_columns(columns: "list[dict[str, Any]]") -> None:
-    """Show columns; what no column has gets no room."""
+    """Show columns. Properties that no column has are left out."""
     plain = [column | {"tags": ", ".join(column.get("tags", []))} for column in columns]
     extra = [name for name in ("default", "tags", "comment") if any(column.get(name) for column in plain)]
     rows = [
@@ -284,7 +284,7 @@ def alter(  # one parameter for each option
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """Read COLUMN=VALUE texts; a column may come once."""
+    """Parse COLUMN=VALUE texts. Each column is allowed once."""
     found: dict[str, str] = {}
     for text in texts or []:
         column, equals, value = text.partition("=")
@@ -322,7 +322,7 @@ def drop(
 
 
 def _extent(lake: "Lake", name: str) -> tuple[int | None, int | None, str]:
-    """Return the rows and bytes of a dataset, and both as text; of a broken one, which can be dropped too, why it is broken."""
+    """Return the rows and bytes of a dataset, and both as text. For a broken one, the text is its error."""
     try:
         dataset = lake.dataset(name)
         status = dataset.status()

@@ -1,4 +1,4 @@
-"""Build event logs: silt events append, list, show, tail, export, import, migrate, and what they add up to."""
+"""Build event logs: silt events append, list, show, tail, export, import, migrate, and queries of their state."""
 
 import datetime
 import json
@@ -87,7 +87,7 @@ def _help_alone(context: typer.Context) -> None:
 
 @contextmanager
 def _opened(uri: str | None, *, create: bool = False, writes: str = "") -> "Iterator[EventLog]":
-    """Open a log; `writes` says what is going to be done to it, if it is not only read."""
+    """Open a log. `writes` names the operation if it writes to the log."""
     from siltstone.eventlog.log import EventLog
 
     if writes:
@@ -129,7 +129,8 @@ def append(
 
     A log that does not exist is created.
 
-    An event without event_id or timestamp gets a new id and the time of now. One that is in the log is not appended again.
+    An event without event_id or timestamp gets a new id and the current time. An event that is in the log is not
+    appended again.
 
     \b
     silt events append --log sqlite:///builds.db --event '{"build_request_id": "b1", "event_type": "build_request",
@@ -157,7 +158,7 @@ def append(
 
 
 def _completed(line: str | bytes, where: str) -> Any:  # noqa: ANN401
-    """Return an event with the id and the time that it may leave out."""
+    """Return an event with a new id and the current time where it has none."""
     import uuid
 
     from siltstone.clock import SystemClock
@@ -282,7 +283,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
 ) -> None:
     r"""List events in order, from an index on.
 
-    Filters of one kind add up, those of several kinds narrow down. The JSON says where the next page begins.
+    An event must match one value of each kind of filter that is given. The JSON has the start of the next page.
 
     \b
     silt events list --log sqlite:///builds.db --glob 'sales/*' --limit 20
@@ -391,7 +392,7 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
 
 
 def _follow(call: Invocation, log: "EventLog", following: int, wanted: "Filter") -> None:
-    """Show the events that come, for ever."""
+    """Show new events until the command is interrupted."""
     while True:
         render.flush()
         time.sleep(FOLLOW_SECONDS)
@@ -401,7 +402,7 @@ def _follow(call: Invocation, log: "EventLog", following: int, wanted: "Filter")
 
 
 def _show_tail(call: Invocation, log: "EventLog", last: int, wanted: "Filter") -> int:
-    """Show the last events that fit, and return the index after them."""
+    """Show the last events that match, and return the index after them."""
     end = log.page(log.next_index(), limit=1, wanted=wanted).next_index
     found: list[Indexed] = []
     window, high = max(last, 1), end
@@ -421,7 +422,7 @@ def _write_tail(call: Invocation, events: "Iterable[Indexed]") -> None:
             render.write_line("  ".join(render.cell(value) for value in _event_row(one)))
 
 
-# ---- where things stand ------------------------------------------------------------------------------------------
+# ---- states ------------------------------------------------------------------------------------------------------
 
 
 def builds(
@@ -653,7 +654,7 @@ def _short(value: Any) -> Any:  # noqa: ANN401
 
 
 def _answers(what: str, found: "Listed[Any]", *, one: bool = False) -> dict[str, Any]:
-    """Return values as JSON has them, statuses by name: the only one, or a list and whether it goes on."""
+    """Return values in their JSON form, statuses by name: a single value, or a list and whether there are more."""
     rows = [{name: _named(value) for name, value in asdict(value).items()} for value in found]
     return rows[0] if one else {what: rows, "has_more": found.has_more, "next": found.following}
 

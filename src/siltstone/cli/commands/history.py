@@ -1,4 +1,4 @@
-"""The past of datasets and of the lake, and the way out: history, changes, export."""
+"""History and export of datasets, history of cycles: history, changes, export."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from siltstone.model.reports import AuditRecord, HistoryEntry
 
 SHOWN: Final = 20
-"""Cycles and jobs that are shown unless told otherwise."""
+"""Default number of cycles and jobs to show."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
@@ -54,9 +54,9 @@ def history(
 
     Newest first, without Spark.
 
-    Of a dataset its commits are shown, and which process made them. The logs of `changes` are kept for minutes, those of
-    `base` for days; a purge forgets both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's journal, which
-    forgets nothing and holds no rows.
+    For a dataset the output has its commits, and the process that made each. The log of `changes` stays for minutes,
+    that of `base` for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are
+    in the lake's journal, which is never shortened and has no rows.
 
     \b
     silt history crm.sales.candidates --limit 20
@@ -85,7 +85,7 @@ def history(
 
 
 def _known(lake: "Lake", name: str | None, found: "list[JobRecord]") -> "list[JobRecord]":
-    """Return what was found; where that is nothing, the name must be one of a dataset. One that was dropped has a past, too.
+    """Return the found jobs. Without any, check that the dataset exists. A dropped dataset may have jobs, too.
 
     Raises:
         NotFound: there is no such dataset, and no job of it.
@@ -96,7 +96,7 @@ def _known(lake: "Lake", name: str | None, found: "list[JobRecord]") -> "list[Jo
 
 
 def _limit(limit: int | None) -> int:
-    """Return how many cycles or jobs are shown.
+    """Return the number of cycles or jobs to show.
 
     Raises:
         InvalidRequest: it is less than 1.
@@ -249,7 +249,7 @@ def _count(count: int | None) -> str:
 
 
 def _moved(added: str, removed: str) -> str:
-    """Return what came and what went, as ``+3 -1``; what did not move is left out."""
+    """Return added and removed counts as ``+3 -1``; zero counts are left out."""
     parts = [f"+{added}" if added not in ("0", "0 B") else "", f"-{removed}" if removed not in ("0", "0 B") else ""]
     return " ".join(filter(None, parts))
 
@@ -276,8 +276,8 @@ def changes(
 
     Without Spark.
 
-    To follow a dataset, go on from the last _seq. If what you ask for is not kept any more it is an error that says from
-    where on it is: read the dataset anew and follow from there.
+    To follow a dataset, continue from the last _seq. If changes after that are no longer stored, the command fails
+    and names the first sequence that is: read the whole dataset again and continue from there.
 
     \b
     silt changes crm.sales.candidates --since 42

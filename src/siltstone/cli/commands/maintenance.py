@@ -160,7 +160,7 @@ def _submit(call: Invocation, lake: "Lake", request: "CompactionRequest", text: 
 
 
 def _reports(done: "CycleReport") -> list[dict[str, Any]]:
-    """Return the reports of the jobs with their output files, as a call in Python has them."""
+    """Return the reports of the jobs with their output files, as in the Python API."""
     found = []
     for result in (one.to_dict() for one in done):
         if result["report"] is not None:
@@ -176,7 +176,7 @@ def _failures(done: "CycleReport") -> list[SiltstoneError]:
 
 
 def _cycle_failures(done: "CycleReport") -> list[SiltstoneError]:
-    """Return the datasets that were left out, and what the journal could not take."""
+    """Return errors for the datasets that were left out, and for failed writes to the journal."""
     failed = [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
     return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
 
@@ -188,7 +188,7 @@ def _show_done(
     line: "Callable[[Mapping[str, Any]], str]",
     broken: Failures,
 ) -> None:
-    """Write one report for each dataset, then fail if something went wrong."""
+    """Write one report for each dataset, then fail if there were errors."""
     reports = _reports(done)
     if call.as_json:
         _write_plain(name, reports)
@@ -199,7 +199,7 @@ def _show_done(
 
 
 def _landed_line(report: "Mapping[str, Any]") -> str:
-    """Say what the log has of a job whose worker died before it could tell."""
+    """Return the log's counts of a job whose worker died before it reported."""
     return f"{report['dataset']}: {report_text(report)}; its worker died after the commit."
 
 
@@ -250,7 +250,7 @@ def _fold_line(found: "Mapping[str, Any]") -> str:
 def _preview_squash(
     call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool
 ) -> None:
-    """Show which files a squash would take; it has nothing to do with a purge."""
+    """Show which files a squash would merge. It cannot be combined with a purge."""
     assert not purge  # noqa: S101  # refused above
     done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
     if call.as_json:
@@ -277,7 +277,7 @@ def _squash_line(found: "Mapping[str, Any]") -> str:
 
 
 def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool) -> None:
-    """Show the backlog and what a fold would rewrite at most; no Spark."""
+    """Show the backlog and the most that a fold would rewrite. No Spark."""
     found, failures = each(datasets, lambda dataset: dataset.compact_estimate())
     if call.as_json:
         _write_json(name, found)
@@ -359,7 +359,7 @@ def cluster(
 
 
 def _preview_cluster(call: Invocation, found: "ClusterEstimate") -> None:
-    """Show what a clustering would rewrite; no Spark."""
+    """Show what a clustering would rewrite. No Spark."""
     if call.as_json:
         render.write_json(found.to_dict())
         return

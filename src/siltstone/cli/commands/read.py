@@ -1,4 +1,4 @@
-"""Reading: head, get."""
+"""Reads of rows: head, get."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAMED_KEYS: Final = 10
-"""So many keys that were not found are named; the rest is counted."""
+"""Most missing keys that are named. The rest is counted."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
@@ -70,7 +70,7 @@ def get(
 
     Without Spark.
 
-    Keys that are not there are named on standard error; if none is there, the exit code is 3.
+    Missing keys are named on standard error. If all keys are missing, the exit code is 3.
 
     \b
     silt get crm.sales.candidates CAND-000007 CAND-000009
@@ -101,12 +101,12 @@ def get(
 
 
 def _with_key(columns: list[str], key: tuple[str, ...]) -> list[str]:
-    """Add the key's columns: they tell which keys were found."""
+    """Add the key's columns, which show the keys that were found."""
     return [*columns, *(name for name in key if name not in columns)]
 
 
 def _missing(texts: list[str], asked: "pa.Table", found: "pa.Table", key: tuple[str, ...]) -> list[str]:
-    """Return the keys, as they were written, that were not found."""
+    """Return the keys that were not found, as the user wrote them."""
     from siltstone.dataset.read.point_lookup import plain_keys
 
     there = set(plain_keys(found, key))

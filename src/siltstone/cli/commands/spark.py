@@ -72,9 +72,10 @@ def stop(
 ) -> None:
     r"""Stop the shared Spark servers and wait until they are gone.
 
-    That for queries and that for jobs.
+    This stops the server for queries and the one for jobs.
 
-    Refused while another process uses it, unless forced; what runs there then fails and changes nothing.
+    It is refused while another process uses a server, unless forced. Work that runs there then fails and changes
+    nothing.
 
     \b
     silt spark stop
@@ -118,7 +119,7 @@ def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> Non
 
 
 def _settings(call: Invocation) -> "Settings":
-    """Return the settings of the lake if one is named, else of the environment alone."""
+    """Return the settings of the lake if one is named, otherwise those of the environment."""
     from siltstone.config import Settings
 
     return Settings.load(lake=Path(call.lake_path).expanduser() if call.lake_path else None)

@@ -1,4 +1,4 @@
-"""Asking: sql."""
+"""Queries: sql."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
-    """How rows are written."""
+    """The output format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -35,9 +35,9 @@ class Form(StrEnum):
 
 
 MAX_ROWS: Final = 100_000
-"""The most rows that one call returns; more of them are read as a stream."""
+"""Most rows that one call returns. Larger results are read as a stream."""
 SHORTEST_SECONDS: Final = 0.001
-"""Time limit of a stream where the answer before it has used up all of it: 0 would mean no limit."""
+"""Shortest time limit of a stream, in seconds, if the call before it used up the limit. 0 would mean no limit."""
 ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET}
 
 
@@ -110,7 +110,7 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         if chosen is Form.TABLE:
             render.write_rows(result.columns, result.rows)
         elif whole and result.truncated:
-            del result  # the stream brings these rows, too
+            del result  # the stream has these rows, too
             reader = _all_rows(lake, text, values, engine, timeout, started=started)
             facts |= {"truncated": False, "engine": "spark", "reason": "There are more rows than one answer has."}
             facts = _written(reader.schema, reader, out, chosen, lambda: facts | {"seconds": _since(started)})
@@ -122,7 +122,7 @@ def sql(  # noqa: PLR0913  # one parameter for each option
 def _all_rows(
     lake: "Lake", text: str, values: dict[str, object], engine: str, timeout: float | None, *, started: float
 ) -> "pa.RecordBatchReader":
-    """Return all rows of a query that has more than one answer returns; `timeout` counts from `started`.
+    """Return all rows of a query with more rows than one call returns. `timeout` counts from `started`.
 
     Raises:
         InvalidRequest: only the hot engine may answer, which does not stream.
@@ -148,7 +148,7 @@ def _written(
     form: Form,
     facts: "Callable[[], dict[str, Any]]",
 ) -> dict[str, Any]:
-    """Write rows to a file or to standard output, and return what is to be reported of them."""
+    """Write rows to a file or to standard output, and return the facts to report."""
     if out is not None:
         rows = write_rows(schema, batches, out, form)
     else:
@@ -157,10 +157,10 @@ def _written(
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
-    """Say how rows are written.
+    """Return the output format of rows.
 
     Raises:
-        InvalidRequest: options contradict each other, or there is no such form.
+        InvalidRequest: options contradict each other, or the format is unknown.
     """
     if as_csv and (call.as_json or form not in (None, Form.CSV)):
         raise InvalidRequest(f"--csv and {'--json' if call.as_json else f'--format {form}'} exclude each other.")

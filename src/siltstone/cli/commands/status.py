@@ -1,4 +1,4 @@
-"""How datasets stand, and what compaction did last: status."""
+"""Status of datasets and their last compaction: status."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SHOWN: Final = 5
-"""So many broken files are named in a message; `--json` names them all."""
+"""Most broken files that are named in a message. `--json` names them all."""
 _SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 
@@ -72,9 +72,9 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
 
 
 def broken_files(one: "Status") -> list[SiltstoneError]:
-    """Return an error for the files that are damaged, and one for those that are only out of reach.
+    """Return one error for damaged files, and one for files that are only out of reach.
 
-    It has the reason of its files if they all have the same one.
+    An error has the reason of its files if they all have the same one.
     """
     advice = {
         Corruption.kind: "Restore what is damaged from a copy.",
@@ -94,13 +94,13 @@ def broken_files(one: "Status") -> list[SiltstoneError]:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the journal says beside what datasets say of themselves."""
+    """The journal's records on datasets, shown beside their own status."""
 
     totals: "Totals | None" = None
     unfinished: "RecoveryReport | None" = None
 
     def of(self, dataset: str) -> dict[str, Any]:
-        """Return what it says of one dataset, as plain data."""
+        """Return the records on one dataset as plain data."""
         one = self.totals.datasets.get(dataset) if self.totals is not None else None
         return {
             "last_job": one.last_job if one else None,
@@ -116,7 +116,7 @@ class _Told:
         }
 
     def last_job(self, dataset: str) -> str | None:
-        """Say in a line what the last job of a dataset came to."""
+        """Return the outcome of a dataset's last job as one line."""
         found = self.of(dataset)
         if not found["last_job"]:
             return None
@@ -126,7 +126,7 @@ class _Told:
 
 
 def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
-    """Ask the journal; one that cannot be read is a failure like that of a dataset, and hides nothing else."""
+    """Read the journal. An unreadable journal is added to `failures`, and the datasets are still shown."""
     try:
         return _Told(lake.totals(), lake.unfinished_jobs()) if lake.has_journal() else _Told()
     except SiltstoneError as error:

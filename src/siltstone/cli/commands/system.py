@@ -1,4 +1,4 @@
-"""The machine and the tour: doctor, demo."""
+"""Checks of the installation and the lake, and the tour: doctor, demo."""
 
 from pathlib import Path
 from typing import Annotated
@@ -61,7 +61,7 @@ def doctor(
 
 
 def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
-    """List the damages and, with `yes`, repair them one by one; one that fails does not keep the others from their turn."""
+    """List the damages and, with `yes`, repair them one by one. A failed repair does not stop the next ones."""
     from siltstone.maintenance.repair import DamageKind
     from siltstone.model.roles import check_may_write
 

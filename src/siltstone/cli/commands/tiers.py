@@ -1,4 +1,4 @@
-"""Tiers: by which rules periods of logs are rolled up, for the lake and for one dataset."""
+"""Tiers, the roll-up rules for periods of logs, of the lake and of one dataset: tiers."""
 
 from typing import TYPE_CHECKING, Annotated
 

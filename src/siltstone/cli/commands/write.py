@@ -1,4 +1,4 @@
-"""Writing: upsert, update, append, tombstone, tombstones, ingest."""
+"""Writes of rows: upsert, update, append, tombstone, tombstones, ingest."""
 
 import os
 from typing import TYPE_CHECKING, Annotated, Any
@@ -186,13 +186,14 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
 
     The next compact drops them; compact --purge removes them from disk.
 
-    A log hides by subject: every row with that value that was appended before. An object may name some of its subject columns.
+    In a log, a subject value hides every row with that value that was appended before. An object may name some of the
+    subject columns.
 
-    One key that does not fit refuses the whole call, and nothing is written. A key that no row has is accepted; the answer
+    One invalid key refuses the whole call, and nothing is written. A key that no row has is accepted; the answer
     counts the rows that match now.
 
-    With --actor or --reason an audit record is written, which silt history shows also after a fold and a purge. It holds no
-    key; do not name a person in it.
+    With --actor or --reason an audit record is written, which silt history shows even after a fold and a purge. It
+    has no key; do not name a person in it.
 
     \b
     silt tombstone crm.sales.candidates CAND-000001 CAND-000002 --actor dpo --reason 'request 17'
@@ -230,7 +231,7 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
 
 
 def _hidden(name: str, ack: "TombstoneAck") -> str:
-    """Return what tombstones by key or subject did."""
+    """Return the result of tombstones by key or subject as text."""
     keys = render.counted(ack.rows, "tombstone")
     if ack.rows_matched is None:
         return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
@@ -240,7 +241,7 @@ def _hidden(name: str, ack: "TombstoneAck") -> str:
 
 
 def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
-    """Count, ask, hide."""
+    """Count the matching rows, ask for confirmation, and tombstone them."""
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if dry_run or not yes:
@@ -344,7 +345,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Load files on Spark.
 
-    Straight to base while the dataset is empty, as one batch of changes otherwise.
+    Files go directly to base while the dataset is empty, otherwise they become one batch of changes.
 
     \b
     silt ingest crm.sales.calls calls/*.parquet
@@ -402,7 +403,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
 
 
 def _show_aside(report: "LoadReport") -> None:
-    """Say what was not loaded, and where it is."""
+    """Show what was not loaded, and where it is."""
     if report.files_skipped:
         render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
     if report.quarantine:
@@ -412,7 +413,7 @@ def _show_aside(report: "LoadReport") -> None:
 
 
 def _password(variable: str | None) -> str | None:
-    """Return what the variable holds: a password must not be an argument, which every user of the machine can see."""
+    """Return the value of an environment variable, because every user of the machine can see arguments."""
     if variable is None:
         return None
     if variable not in os.environ:
@@ -423,7 +424,7 @@ def _password(variable: str | None) -> str | None:
 def _check_source(
     paths: list[str] | None, jdbc: str | None, *, database: dict[str, Any], files_only: dict[str, Any]
 ) -> None:
-    """Refuse a call that names no source, or two."""
+    """Refuse a call without a source, or with two."""
     if bool(paths) == (jdbc is not None):
         raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
     if jdbc is None and (given := [option for option, value in database.items() if value is not None]):
@@ -433,5 +434,5 @@ def _check_source(
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Read names of columns; None if there are none."""
+    """Parse names of columns; None if there are none."""
     return [column.strip() for column in text.split(",")] if text else None
