@@ -7,8 +7,7 @@
 * ``raise``: an OSError is raised, as by a full disk or a lost mount;
 * ``name:kill:3``: the action happens the third time the point is reached.
 
-Every name is declared in `FAILPOINTS`. Reaching an undeclared one is an error, and a test fails if a declared one has no crash
-test.
+Every name is declared in `FAILPOINTS`. A test fails if an undeclared name is used, or a declared one has no crash test.
 """
 
 import os

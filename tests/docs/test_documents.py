@@ -1,5 +1,6 @@
 """The documents are true: README examples run, every setting is explained, every test that parity names exists."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -75,6 +76,14 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     named |= set(re.findall(r"\]\(([^)]+\.md)\)", ARCHITECTURE))
     assert len(named) > 40
     assert [path for path in sorted(named) if not ((SOURCE / path).exists() or (ROOT / path).exists())] == []
+
+
+@pytest.mark.parametrize("init", sorted(SOURCE.rglob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_the_docstring_of_a_package_lists_its_modules(init: Path) -> None:
+    listed = ast.get_docstring(ast.parse(init.read_text())) or ""
+    modules = {path.stem for path in init.parent.glob("*.py")} - {"__init__", "__main__"}
+    modules |= {path.parent.name for path in init.parent.glob("*/__init__.py")}
+    assert sorted(name for name in modules if f"`{name}`" not in listed) == []
 
 
 def test_the_lines_of_the_architecture_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Allowed functions, types and names of a query, as data; `docs/sql.md` is generated from it.
+"""Allowed functions, types and names of a query, as data. A test compares `docs/sql.md` with it.
 
 The result of a listed function depends on its arguments alone. A function in `VOLATILE` may also depend on the clock or
 on chance. No function accesses files, the network or the process. `query/gate/syntax.py` lists the syntax.
