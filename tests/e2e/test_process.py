@@ -140,13 +140,17 @@ def waiting_bytes(pipe: IO[bytes]) -> int:
     return found[0]
 
 
+AS_OF_A_CONNECT_CLIENT = ("PYTHONFAULTHANDLER=1", "SPARK_CONNECT_MODE_ENABLED=1")
+"""PySpark sets the second one in a process with a Connect session; the commands that it starts inherit it."""
+
+
 def interruptible(*call: object) -> "subprocess.Popen[bytes]":
     """Start a command in a group of its own; a shell's job may ignore interrupts, this one must not.
 
     It refuses no product of tables: that is what keeps Spark busy for as long as a test wants.
     """
     return subprocess.Popen(
-        ["env", "--default-signal=INT", "PYTHONFAULTHANDLER=1", "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
+        ["env", "--default-signal=INT", *AS_OF_A_CONNECT_CLIENT, "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -37,7 +37,7 @@ def show(progress):
 
 with Lake.open(sys.argv[1]) as lake:
     with lake.progress(show):
-        spark = lake._spark_for_queries()
+        spark = lake._sessions.for_queries()
         print("joined", flush=True)
         sys.stdin.readline()
         try:
@@ -237,7 +237,7 @@ def streamed(lake):
         return error
 
 with Lake.open(sys.argv[1]) as lake, ThreadPoolExecutor(1) as pool:
-    lake._spark_for_queries()
+    lake._sessions.for_queries()
     with lake.progress(show):
         stream = pool.submit(streamed, lake)
         answer = lake.sql(sys.argv[2], engine="spark", timeout=0)

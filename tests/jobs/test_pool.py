@@ -198,7 +198,7 @@ with Lake.open(sys.argv[1]) as lake:
     lake.dataset("web.eu.clicks").status()
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    runner = InlineRunner(compactor_of(lake), stores_of(lake))
+    runner = InlineRunner(lake._components.operations, lake._components.store)
     done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), runner)
 print(json.dumps([one.to_dict() for one in done]))
 """

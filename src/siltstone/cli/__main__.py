@@ -10,6 +10,8 @@ from typing import NoReturn
 def run() -> NoReturn:
     """Run the command of this process and exit with its exit code."""
     gc.disable()  # imports create no garbage
+    if "SPARK_REMOTE" not in os.environ:  # a parent with a Connect session has set the mode for its own process
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     from siltstone.cli.app import main
 
     gc.enable()

@@ -27,7 +27,8 @@ _NOT_DAMAGED: Final = (
     "OutOfMemoryError",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
 )
-_DATA_FILE: Final = re.compile(r"[^\s:'\",;()]+\.parquet")
+_DATA_FILE: Final = re.compile(r"[^\s:'\",;()]*/[^\s:'\",;()]+\.parquet(?!\.?\w)")
+"""A path; neither the package org.apache.parquet nor the method that py4j calls o186.parquet."""
 _CAUSED_BY: Final = "Caused by: "
 _PYTHON_ERROR: Final = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _CLASS: Final = re.compile(r"^(: |\()?(\w+\.)+\w+(: |\) |$)")

@@ -1,6 +1,6 @@
 """What a person gets to read of a Spark error."""
 
-from siltstone.spark.errors import damage, error_line
+from siltstone.spark.errors import damage, error_line, names_data_file
 
 BAD_CSV = """\
 An error occurred while calling o186.parquet.
@@ -69,3 +69,14 @@ def test_damage_names_the_file_though_only_the_line_of_a_lost_task_does():
     assert found is not None
     assert "/lake/changes/data/ab.parquet" in str(found)
     assert "CRC checksum verification failed" in str(found)
+
+
+def test_damage_takes_no_class_of_parquet_for_a_file():
+    header = "can not read class org.apache.parquet.format.PageHeader: Required field 'encoding' was not present!"
+    calling = "An error occurred while calling o186.parquet."
+    text = f"{calling}\n[FAILED_READ_FILE.NO_HINT] Encountered error while reading file.\nCaused by: {header}"
+    assert not names_data_file(Exception(text))
+    found = damage(Exception(f"{text} {'x' * 600} file:///lake/changes/data/ab.parquet."))
+    assert found is not None
+    assert found.paths == ("///lake/changes/data/ab.parquet",)
+    assert "/lake/changes/data/ab.parquet" in str(found)
