@@ -233,6 +233,6 @@ class LeaseTable:
     def _damaged(self, why: str) -> Corruption:
         return Corruption(
             f"{self._table.label} are damaged: {why}. End every process that compacts, and restore {self._layout.leases} from "
-            "a copy, or remove that folder if there is none.",
+            "a copy, or remove that folder if there is no copy.",
             reason=Reason.DAMAGED_FILE,
         )

@@ -79,7 +79,7 @@ def check_columns(store: "Store", snapshot: Snapshot) -> None:
     tables = (snapshot.base, snapshot.changes)
     if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
         raise Conflict(
-            f"Dataset {store.name}: its columns were altered meanwhile. Plan anew.", reason=Reason.SCHEMA_CHANGED
+            f"Dataset {store.name}: its columns were altered meanwhile. Plan again.", reason=Reason.SCHEMA_CHANGED
         )
 
 

@@ -308,7 +308,7 @@ class ObjectTable:
                 if tried is not None and self._put_entry(tried):
                     self._version = tried.version
                     if self._clock.now() - started > STALE_AFTER:
-                        raise self._unknown(tried.version, "it took so long that its entry may be superseded")
+                        raise self._unknown(tried.version, "it was so slow that its entry may be superseded")
                     return tried
                 tries += 1
                 if self._clock.monotonic_seconds() > deadline:

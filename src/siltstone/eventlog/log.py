@@ -112,7 +112,7 @@ class SqlBackend:
         Raises:
             InvalidRequest: always.
         """
-        raise InvalidRequest("Only a log on Delta has a projection that can be made anew.")
+        raise InvalidRequest("Only a log on Delta has a projection that can be rebuilt.")
 
     def heal(self) -> bool:
         """Do nothing: the tables are the log."""
@@ -364,7 +364,7 @@ class EventLog:
     def _delta_path(self) -> str:
         if self._address.backend is not BackendKind.DELTA:
             raise InvalidRequest(
-                f"Spark reads event logs on Delta on this machine, and {self.uri} is none. Export it and import it into one."
+                f"Spark can only read event logs in a local Delta table, not {self.uri}. Export it and import it into such a log."
             )
         return self._address.path
 

@@ -85,7 +85,7 @@ class Database:
         try:
             yield
         except IntegrityError as error:
-            raise Conflict(f"Event log {self._shown}: somebody else was first ({_first_line(error)}).") from error
+            raise Conflict(f"Event log {self._shown}: another process was first ({_first_line(error)}).") from error
         except OperationalError as error:
             if _is_broken(error):
                 raise Corruption(

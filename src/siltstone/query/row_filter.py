@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, first_line
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.row_condition import condition_of, named_columns
 from siltstone.query.hot.duckdb_engine import Engine, budget_bytes
@@ -59,7 +59,7 @@ def _answer(sql: str, rows: pa.Table) -> pa.ChunkedArray:
         cursor.register(_TABLE, rows)
         return cursor.sql(sql).to_arrow_table().column(0)
     except duckdb.Error as error:
-        raise _needs_spark(str(error).splitlines()[0]) from error
+        raise _needs_spark(first_line(error)) from error
     finally:
         engine.close()
 

@@ -274,5 +274,5 @@ def stop(context: typer.Context) -> None:
         then = lake.stop_compactor(seconds=STOP_SECONDS)
     call.answer(
         {"stopped": True, "taken_over_by": then},
-        lambda: render.write_line(f"Stopped. {f'Now {then} compacts.' if then else 'Nobody has taken over.'}"),
+        lambda: render.write_line(f"Stopped. {f'Now {then} compacts.' if then else 'No compactor has taken over.'}"),
     )

@@ -55,7 +55,8 @@ def create(  # noqa: PLR0913  # one parameter for each option
         str | None, typer.Option("--partition-by", metavar="A,B", help="Columns that divide the files of a log.")
     ] = None,
     sort_by: Annotated[
-        str | None, typer.Option("--sort-by", metavar="A,B", help="How files of a log are sorted; by time unless told.")
+        str | None,
+        typer.Option("--sort-by", metavar="A,B", help="Columns that files of a log are sorted by (default: time)."),
     ] = None,
     cluster_by: Annotated[
         str | None, typer.Option("--cluster-by", metavar="A,B", help="What a clustering of a log orders rows by.")
@@ -67,7 +68,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
         ),
     ] = None,
     survivor: Annotated[
-        str | None, typer.Option("--survivor", metavar="first|last", help="Which one; the first unless told.")
+        str | None, typer.Option("--survivor", metavar="first|last", help="Which duplicate survives (default: first).")
     ] = None,
 ) -> None:
     r"""Create a dataset, keyed or a log.

@@ -34,7 +34,7 @@ Log = Annotated[
     str | None,
     typer.Option("--log", metavar="URI", envvar="SILT_EVENT_LOG", help="The log's address, as sqlite:///builds.db."),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most N.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="PLACE", help="Go on behind a list: its next, which the JSON has.")
 ]

@@ -47,7 +47,7 @@ def history(
         bool, typer.Option("--totals", help="What all cycles have come to, by tier and kind of work, and by dataset.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="The newest N; of cycles and jobs 20 unless told.")
+        int | None, typer.Option("--limit", metavar="N", help="The newest N (default: 20 of cycles and jobs).")
     ] = None,
 ) -> None:
     r"""Show what was done to a dataset or by compaction.
@@ -269,7 +269,7 @@ def changes(
     *,
     since: Annotated[int, typer.Option("--since", metavar="N", help="The changes above this sequence.")] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="About so many rows: whole sequences, at least one.")
+        int | None, typer.Option("--limit", metavar="N", help="About N rows: whole sequences, at least one.")
     ] = None,
 ) -> None:
     r"""Show the changes above a sequence, in order.

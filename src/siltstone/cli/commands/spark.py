@@ -173,7 +173,7 @@ def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
         "for": facts["role"],
         "address": facts["address"],
         "keeper": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
-        "in use": "yes" if facts["in_use"] else f"no; ends when nobody used it for {idle:g} minutes",
+        "in use": "yes" if facts["in_use"] else f"no; ends when unused for {idle:g} minutes",
         "log": facts["log"],
     }
     return shown | ({"Spark UI": facts["ui"]} if facts["ui"] else {})

@@ -69,7 +69,7 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="End the query after so long; 0 means never.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="End the query after this time (0: no limit).")
     ] = None,
     form: Annotated[
         str | None,

@@ -340,7 +340,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         str | None, typer.Option("--partition-column", metavar="C", help="Read in parallel by this column.")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="How many parts are read; 8 unless told.")
+        int | None, typer.Option("--partitions", metavar="N", help="Number of parts that are read (default: 8).")
     ] = None,
 ) -> None:
     r"""Load files on Spark.

@@ -101,7 +101,7 @@ class WorkerProcess:
             raise Unavailable(
                 f"A worker could not be started ({error}); nothing was changed. Try again later."
             ) from error
-        self._listener = threading.Thread(target=self._listen, name="siltstone-worker-said", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="siltstone-worker-stderr", daemon=True)
         self._listener.start()
 
     @property
@@ -181,7 +181,7 @@ class WorkerProcess:
         last = next(reversed(self._said), "")
         return WorkerLost(
             f"Dataset {job.spec.dataset}: the worker {exit_text(code)} before the job was done; nothing was changed."
-            + (f" It said: {last}" if last and code is not None and code >= 0 else ""),
+            + (f" Its last line: {last}" if last and code is not None and code >= 0 else ""),
             ended_with=code,
             stderr=self.stderr_tail(),
         )

@@ -351,8 +351,8 @@ def work_text(done: Done) -> str:
 def safe_error(kind: str | None, text: str) -> str:
     """Return the text of an error for the journal, without anything that may quote a row.
 
-    >>> safe_error("conflict", "Dataset a.b.c: data/1.parquet is not live any more. Plan anew.")
-    'conflict: Dataset a.b.c: data/1.parquet is not live any more. Plan anew.'
+    >>> safe_error("conflict", "Dataset a.b.c: data/1.parquet is not live any more. Plan again.")
+    'conflict: Dataset a.b.c: data/1.parquet is not live any more. Plan again.'
     >>> safe_error("unknown", "the fold failed in Spark: [CAST_INVALID_INPUT] The value 'CAND-7' of ...")
     'unknown [CAST_INVALID_INPUT]'
     """

@@ -201,7 +201,7 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
     if lost:
         raise Conflict(
-            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset anew.",
+            f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset again.",
             reason=Reason.SCHEMA_CHANGED,
         )
 

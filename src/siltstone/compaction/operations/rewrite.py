@@ -118,9 +118,7 @@ def _taken(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ..
     live = {file.path: file for file in snapshot.base.files}
     gone = [entry.path for entry in job.files if entry.path not in live]
     if gone:
-        raise Conflict(
-            f"Dataset {store.name}: {gone[0]} is not live any more; another compaction was first. Plan anew."
-        )
+        raise Conflict(f"Dataset {store.name}: {gone[0]} is no longer live; another compaction was first. Plan again.")
     return tuple(live[entry.path] for entry in job.files)
 
 

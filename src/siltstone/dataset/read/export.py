@@ -360,7 +360,7 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
             aside.rename(target)
         if not replaces and target.is_dir() and any(target.iterdir()):
             raise Conflict(
-                f"Export target {target} was filled by somebody else meanwhile; nothing was exported."
+                f"Export target {target} was filled by another process meanwhile; nothing was exported."
             ) from error
         raise Unavailable(f"Export target {target} cannot be written ({error}); nothing was exported.") from error
     if replaces:

@@ -12,7 +12,7 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.dataset.snapshot import files_vanished
 from siltstone.dataset.store import Store
-from siltstone.errors import Gone, Unavailable
+from siltstone.errors import Gone, Unavailable, first_line
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.hot.admission import Decision
 from siltstone.query.hot.dataset_resolver import Sources
@@ -208,7 +208,7 @@ class HotCache:
 
     def _check_open(self) -> None:
         if self._residents.closing.is_set():
-            raise Unavailable("The lake was closed, and its hot cache with it. Open it anew.")
+            raise Unavailable("The lake was closed, and its hot cache with it. Open it again.")
 
     def _follow(self) -> None:
         if self._following is not None:
@@ -253,7 +253,7 @@ class HotCache:
         if resident is None:
             raise NotResident(f"Dataset {name}: {slot.entry.reason or 'Not resident.'}")
         if resident.state.incarnation != store.incarnation:
-            self._residents.drop(slot, "Not resident: it was dropped and created anew.")
+            self._residents.drop(slot, "Not resident: it was dropped and created again.")
             raise _Stale(slot, rows=0)
         self._refresh(slot, resident)
         now = self._clock.now()
@@ -307,7 +307,7 @@ def _look(resident: Resident) -> Refreshed | None:
         except FileNotFoundError:
             continue
         except (duckdb.Error, UnsupportedType) as error:
-            raise NotResident(f"What is new could not be applied ({str(error).splitlines()[0]}).") from error
+            raise NotResident(f"What is new could not be applied ({first_line(error)}).") from error
     raise files_vanished(resident.store)
 
 

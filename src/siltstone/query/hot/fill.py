@@ -14,6 +14,7 @@ import pyarrow as pa
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.row_group_reader import readable
+from siltstone.errors import first_line
 from siltstone.model.schema import filled
 from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
 from siltstone.query.hot.change_set import ChangeSet, deltas_above
@@ -109,7 +110,7 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     except duckdb.OutOfMemoryException as error:
         raise FillTooLarge(allowed.size_bytes + 1) from error
     except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
-        raise UnsupportedType(f"It holds a value that the hot engine does not take ({_line(error)}).") from error
+        raise UnsupportedType(f"It holds a value that the hot engine does not take ({first_line(error)}).") from error
     finally:
         work.cursor.close()
     return work.rows
@@ -178,7 +179,3 @@ def _batches(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
             own = [name for name in parquet.schema_arrow.names if name in names]
             for batch in batches(parquet, BATCH_ROWS, columns=own):
                 yield filled(pa.Table.from_batches([batch]), store.schema)
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0]

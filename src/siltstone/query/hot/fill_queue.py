@@ -114,7 +114,7 @@ class Filler:
 
     def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
         with slot.lock:  # a resident of an earlier incarnation
-            self._residents.drop(slot, "Not resident: it was dropped and created anew.")
+            self._residents.drop(slot, "Not resident: it was dropped and created again.")
         for name in names:
             going = self._residents.slot(name)
             with going.lock:

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from typing import Final
 
+from siltstone.errors import first_line
 from siltstone.query.hot.duckdb_types import names_sql
 from siltstone.query.hot.resident import Refreshed, Resident
 from siltstone.query.hot.residents import Residents
@@ -45,7 +46,7 @@ class MemoryReclaimer:
                 self._compress(slot, resident)
         except duckdb.Error as error:
             if slot.resident is resident:  # no memory for a copy; after an eviction the error does not matter
-                slot.note(reason=f"Its rows could not be packed ({str(error).splitlines()[0]}).")
+                slot.note(reason=f"Its rows could not be packed ({first_line(error)}).")
         finally:
             slot.packing = False
 

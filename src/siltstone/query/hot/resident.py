@@ -124,7 +124,7 @@ class Resident:
             kept = changes_since(self.store, mine)
         except NotFound as error:
             raise NotResident(
-                "Changes were folded and deleted before it saw them, so it has to be filled anew."
+                "Changes were folded and deleted before it saw them, so it has to be filled again."
             ) from error
         self._check(self.store.snapshot())  # these files may be newer than the snapshot; its content must not be
         return kept, max((sequence_of(file) for file in kept.changes.files), default=mine)
@@ -133,12 +133,12 @@ class Resident:
         columns = snapshot.base.schema
         if columns is not self._columns:
             if columns_digest(own_columns(columns)) != self.state.columns:
-                raise NotResident("Its columns were altered, so it has to be filled anew.")
+                raise NotResident("Its columns were altered, so it has to be filled again.")
             self._columns = columns
         if snapshot.content != self.state.content:
-            raise NotResident("Its content was replaced, so it has to be filled anew.")
+            raise NotResident("Its content was replaced, so it has to be filled again.")
         if snapshot.sequence < self.state.sequence:
-            raise NotResident("It was set back to an earlier state, so it has to be filled anew.")
+            raise NotResident("It was set back to an earlier state, so it has to be filled again.")
 
     def _apply(self, above: Snapshot, sequence: int) -> Refreshed | None:
         mine = self.state.sequence

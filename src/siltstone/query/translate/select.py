@@ -605,7 +605,7 @@ def _column_name(source: ScopeSource, name: str) -> str:
 def _place(node: exp.Expr, pieces: Sequence[TypedSql]) -> int:
     text = str(node.this)
     if node.args.get("is_string") or not text.isdigit() or not 1 <= int(text) <= len(pieces):
-        raise Unsupported("a place that is none")
+        raise Unsupported("a position outside of the select list")
     return int(text) - 1
 
 

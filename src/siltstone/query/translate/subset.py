@@ -204,7 +204,7 @@ ITEMS: Final[tuple[Item, ...]] = (
 
 FLOATS: Final = (
     "sum and avg of float and double, and avg of whole numbers beyond 2^53, may differ in the last digits, as they do between "
-    "two runs on Spark: the order of the additions is nobody's promise. Everything else is equal to the last bit."
+    "two runs on Spark: no engine promises the order of the additions. Everything else is equal to the last bit."
 )
 ANY_ROWS: Final = (
     "LIMIT without ORDER BY, rows that are equal in what ORDER BY names, row_number over such rows, and which zero min, max, "
