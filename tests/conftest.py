@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session and one Connect server for the whole run, both started only if asked for."""
+"""Shared by all tests: one Spark session and one Connect server for the whole run, both started on first use."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ def jvm_of(test: str) -> str | None:
 
 
 class ByJvm(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests to processes: those that share a JVM to one, all others to whoever is free."""
+    """Gives tests to processes: those that share a JVM to one, all others to any free process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return jvm_of(nodeid) or nodeid
@@ -139,7 +139,7 @@ def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
     small = replace(spark_settings, spark={**spark_settings.spark, "spark.driver.maxResultSize": "4m"})
     with start_connect_server(small) as server:
         yield server
-        with suppress(ProcessLookupError):  # told to end, its JVM may write a class archive first
+        with suppress(ProcessLookupError):  # at its end the JVM may write a class archive first
             os.killpg(server_process(server).pid, signal.SIGKILL)
 
 

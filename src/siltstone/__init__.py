@@ -9,10 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from siltstone.compaction.execution.report import (
-        CycleEntry,
-        CycleReport,
-    )
+    from siltstone.compaction.execution.report import CycleEntry, CycleReport
     from siltstone.compaction.journal.records import JobRecord
     from siltstone.compaction.journal.recovery import RecoveryReport
     from siltstone.compaction.journal.totals import Totals
@@ -37,14 +34,7 @@ if TYPE_CHECKING:
     from siltstone.eventlog.event_store import Appended
     from siltstone.eventlog.events import Indexed
     from siltstone.eventlog.log import EventLog
-    from siltstone.eventlog.queries import (
-        Build,
-        JobRun,
-        Listed,
-        Page,
-        Partition,
-        Summary,
-    )
+    from siltstone.eventlog.queries import Build, JobRun, Listed, Page, Partition, Summary
     from siltstone.eventlog.spark_report import Report
     from siltstone.lake import Lake
     from siltstone.maintenance.repair import Damage
@@ -76,10 +66,7 @@ if TYPE_CHECKING:
     from siltstone.model.tiers import Tier
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.result import QueryResult
-    from siltstone.query.router import (
-        QueryPlanInfo,
-        Router,
-    )
+    from siltstone.query.router import QueryPlanInfo, Router
 
 __all__ = [
     "Ack",
@@ -187,9 +174,9 @@ _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,9 @@ import random
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -65,12 +67,17 @@ class SystemClock:
 
 def epoch_ns(moment: datetime.datetime) -> int:
     """Return a time in nanoseconds since 1970."""
-    return epoch_ms(moment) * 1_000_000
+    return epoch_ms(moment) * NS_PER_MS
 
 
 def epoch_ms(moment: datetime.datetime) -> int:
     """Return a time in milliseconds since 1970, the unit of Delta log entries."""
     return int(moment.timestamp() * 1000)
+
+
+def from_epoch_ms(at_ms: int) -> datetime.datetime:
+    """Return the time of milliseconds since 1970, in UTC."""
+    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
 
 
 def utc_text(moment: datetime.datetime, *, timespec: str) -> str:

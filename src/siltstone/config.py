@@ -222,7 +222,7 @@ class Settings:
         *,
         lake: Path | None = None,
         environment: Mapping[str, str] | None = None,
-        **given: Any,  # noqa: ANN401
+        **arguments: Any,  # noqa: ANN401
     ) -> "Settings":
         """Build settings from arguments, the environment, the lake's ``silt.toml`` and the user's.
 
@@ -234,8 +234,10 @@ class Settings:
         values = _from_user_file(user_file(environment))
         if lake:
             values |= _from_lake_file(lake / CONFIG_FILE)
-        values |= _from_environment(environment)
-        values |= given
+        for name in sorted(_names() - {"spark"}):
+            if (text := environment.get(ENV_PREFIX + name.upper())) is not None:
+                values[name] = text
+        values |= arguments
         return cls(**{name: _fit(name, value) for name, value in values.items()})
 
 
@@ -298,24 +300,15 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise Unavailable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name in sorted(_names() - {"spark"}):
-        text = environment.get(ENV_PREFIX + name.upper())
-        if text is not None:
-            values[name] = text
-    return values
-
-
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that have our prefix but are unknown, each with the most similar known one.
 
     >>> unknown_variables({"SILT_DURABEL": "no", "SILT_LAKE": "/lake"})
     {'SILT_DURABEL': 'SILT_DURABLE'}
     """
-    known = {ENV_PREFIX + name.upper() for name in _names() - {"spark"}} | OTHER_VARIABLES
-    unknown = sorted(name for name in environment if name.startswith(ENV_PREFIX) and name not in known)
-    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in unknown}
+    accepted = {ENV_PREFIX + name.upper() for name in _names() - {"spark"}} | OTHER_VARIABLES
+    unknown = sorted(name for name in environment if name.startswith(ENV_PREFIX) and name not in accepted)
+    return {name: next(iter(difflib.get_close_matches(name, accepted, n=1)), None) for name in unknown}
 
 
 def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
@@ -328,32 +321,27 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
         return json.dumps(value, sort_keys=True, default=str)
     kind = type(getattr(_DEFAULTS, name))
     try:
-        fitted = _to_bool(value) if kind is bool else kind(value)
+        fitted = parse_bool(value) if kind is bool else kind(value)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"Setting {name!r} must be {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
-    if name.endswith(_CRON):
-        _check_cron(name, str(fitted).strip())
+    if name.endswith(_CRON) and (cron := str(fitted).strip()):  # empty means only on request
+        try:
+            check_cron(cron)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Setting {name!r}: {error}") from error
     return fitted
 
 
-def _check_cron(name: str, text: str) -> None:
-    try:
-        if text:  # empty means only on request
-            check_cron(text)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"Setting {name!r}: {error}") from error
-
-
-def _check_number(name: str, given: Any, fitted: float) -> None:  # noqa: ANN401
-    if isinstance(given, float) and given != fitted:
-        raise InvalidRequest(f"Setting {name!r} must be a whole number, not {given!r}.")
+def _check_number(name: str, value: Any, fitted: float) -> None:  # noqa: ANN401
+    if isinstance(value, float) and value != fitted:
+        raise InvalidRequest(f"Setting {name!r} must be a whole number, not {value!r}.")
     if fitted < 0:
-        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {given!r}.")
+        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {value!r}.")
     least = 1 if name in _AT_LEAST_ONE else 0
     if not least <= fitted <= _LARGEST:
-        raise InvalidRequest(f"Setting {name!r} must be a number from {least} to {_LARGEST:,}, it is {given!r}.")
+        raise InvalidRequest(f"Setting {name!r} must be a number from {least} to {_LARGEST:,}, it is {value!r}.")
 
 
 def _fit_spark(value: Any) -> dict[str, str]:  # noqa: ANN401
@@ -368,9 +356,15 @@ def _fit_spark(value: Any) -> dict[str, str]:  # noqa: ANN401
     return flat
 
 
-def _to_bool(value: Any) -> bool:  # noqa: ANN401
-    if isinstance(value, bool):
-        return value
+def parse_bool(value: object) -> bool:
+    """Return a bool from itself or from text.
+
+    >>> parse_bool("yes"), parse_bool(False)
+    (True, False)
+
+    Raises:
+        ValueError: the text means neither yes nor no.
+    """
     match str(value).strip().lower():
         case "1" | "true" | "yes" | "on":
             return True

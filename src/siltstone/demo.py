@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
-from siltstone.erasure.scan import How, ScanReport, scan
+from siltstone.erasure.scan import How, scan
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.lake import Lake
 
@@ -184,10 +184,12 @@ def run(
     with Lake.open(tour.lake, settings=chosen) as lake:
         people, calls = _load(guide, lake, tour)
         _write(guide, lake, tour, people)
-        forgotten = _ask(guide, lake, tour)
-        _forget_calls(guide, calls, forgotten)
+        call_ids = _query(guide, lake, tour)
+        if call_ids:
+            with guide.step("tombstone their calls", "delta-rs") as facts:
+                facts["rows"] = calls.tombstone(call_ids, actor="dpo", reason="request 17").rows
         _compact(guide, tour, people, calls)
-    _reopen(guide, tour, expected_calls=tour.calls - len(forgotten))
+    _reopen(guide, tour, expected_calls=tour.calls - len(call_ids))
     _prove(guide, tour)
     return guide.report
 
@@ -208,7 +210,8 @@ def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
         with guide.step(f"generate {path.name}", "spark") as facts:
             writer = frames[name].write
             writer.csv(str(path), header=True) if path.suffix == ".csv" else writer.parquet(str(path))
-            facts |= {"rows": tour.candidates if name == CANDIDATES else tour.calls, "bytes": _bytes_below(path)}
+            written = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            facts |= {"rows": tour.candidates if name == CANDIDATES else tour.calls, "bytes": written}
     with guide.step("create two datasets", "delta-rs") as facts:
         people = lake.create(CANDIDATES, _ddl(CANDIDATE_COLUMNS), key="candidate_id", subject=["candidate_id", "email"])
         calls = lake.create(CALLS, _ddl(CALL_COLUMNS), key="call_id", subject="candidate_id")
@@ -228,10 +231,10 @@ def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
     last = f"CAND-{many:06d}"
     with guide.step(f"SELECT the first {many} candidates", "spark") as facts:
         result = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many)  # noqa: S608
-        found = result.to_arrow()
-        facts |= {"rows": found.num_rows, "engine": _engine(result)}
-    status = pa.repeat(pa.scalar("hired"), found.num_rows)
-    rows = found.set_column(found.schema.get_field_index("status"), "status", status)
+        candidates = result.to_arrow()
+        facts |= {"rows": candidates.num_rows, "engine": _engine(result)}
+    status = pa.repeat(pa.scalar("hired"), candidates.num_rows)
+    rows = candidates.set_column(candidates.schema.get_field_index("status"), "status", status)
     with guide.step("upsert them as hired", "delta-rs") as facts:
         ack = people.upsert(rows)
         facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, durable"}
@@ -243,16 +246,17 @@ def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
         facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, hidden at once"}
 
 
-def _ask(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
+def _query(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
     """Query the merged view; return the calls of the three people, which are erased as well."""
     remaining = tour.candidates - len(tour.keys)
-    merged = _asked(guide, lake, "count the merged view", f"SELECT count(*) FROM {CANDIDATES}")  # noqa: S608
-    raw = _asked(guide, lake, "count the raw rows", "SELECT count(*) FROM crm.sales.__raw__candidates")
+    merged = _run_query(guide, lake, "count the merged view", f"SELECT count(*) FROM {CANDIDATES}")  # noqa: S608
+    raw = _run_query(guide, lake, "count the raw rows", "SELECT count(*) FROM crm.sales.__raw__candidates")
     guide.claim("candidates in the merged view before the fold", expected=remaining, found=merged.rows[0][0])
     guide.claim("candidates in the raw view before the fold", expected=tour.candidates, found=raw.rows[0][0])
-    oslo = _asked(guide, lake, "filter on an upserted value", f"SELECT count(*) FROM {CANDIDATES} WHERE city = 'Oslo'")  # noqa: S608
+    in_oslo = f"SELECT count(*) FROM {CANDIDATES} WHERE city = 'Oslo'"  # noqa: S608
+    oslo = _run_query(guide, lake, "filter on an upserted value", in_oslo)
     guide.claim("candidates in Oslo after one upsert", expected=1, found=oslo.rows[0][0])
-    joined = _asked(
+    joined = _run_query(
         guide,
         lake,
         "join, group and order",
@@ -261,12 +265,14 @@ def _ask(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
     )
     keys = ", ".join(f"'{key}'" for key in tour.keys)
     theirs = f"SELECT call_id FROM {CALLS} WHERE candidate_id IN ({keys})"  # noqa: S608
-    found = _asked(guide, lake, "find the calls of the three", theirs, max_rows=100_000)
-    guide.claim("calls in the join", expected=tour.calls - found.row_count, found=sum(row[1] for row in joined.rows))
-    return [row[0] for row in found.rows]
+    their_calls = _run_query(guide, lake, "find the calls of the three", theirs, max_rows=100_000)
+    guide.claim(
+        "calls in the join", expected=tour.calls - their_calls.row_count, found=sum(row[1] for row in joined.rows)
+    )
+    return [row[0] for row in their_calls.rows]
 
 
-def _asked(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int | None = None) -> "QueryResult":
+def _run_query(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int | None = None) -> "QueryResult":
     with guide.step(title, "spark") as facts:
         result = lake.sql(query, max_rows=max_rows)
         first = ", ".join(str(value) for value in result.rows[0]) if result.row_count else "none"
@@ -277,12 +283,6 @@ def _asked(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int |
 def _engine(result: "QueryResult") -> str:
     """Return the engine that answered, as a step names it. Small datasets are queried in memory."""
     return "memory" if result.engine == "hot" else result.engine
-
-
-def _forget_calls(guide: _Guide, calls: "Dataset", forgotten: list[str]) -> None:
-    if forgotten:
-        with guide.step("tombstone their calls", "delta-rs") as facts:
-            facts["rows"] = calls.tombstone(forgotten, actor="dpo", reason="request 17").rows
 
 
 def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> None:
@@ -308,16 +308,16 @@ def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
     """Count rows in a new process that shares no state with this one."""
     with guide.step("open the lake in a new process", "delta-rs") as facts:
         command = [sys.executable, "-m", "siltstone.cli", "--lake", str(tour.lake), "--json", "status"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
-        if done.returncode:
-            raise Unavailable(f"A new process could not open the lake: {done.stderr.strip()}")
-        found = {one["dataset"]: one for one in json.loads(done.stdout)}
-        facts["rows"] = sum(one["rows_in_base"] for one in found.values())
+        process = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
+        if process.returncode:
+            raise Unavailable(f"A new process could not open the lake: {process.stderr.strip()}")
+        statuses = {one["dataset"]: one for one in json.loads(process.stdout)}
+        facts["rows"] = sum(one["rows_in_base"] for one in statuses.values())
         facts["note"] = "silt status, no Spark"
-    people = found[CANDIDATES]
+    people = statuses[CANDIDATES]
     guide.claim("candidates seen by a new process", expected=tour.candidates - 3, found=people["rows_in_base"])
-    guide.claim("calls seen by a new process", expected=expected_calls, found=found[CALLS]["rows_in_base"])
-    guide.claim("rows waiting to be folded", expected=0, found=sum(one["backlog_rows"] for one in found.values()))
+    guide.claim("calls seen by a new process", expected=expected_calls, found=statuses[CALLS]["rows_in_base"])
+    guide.claim("rows waiting to be folded", expected=0, found=sum(one["backlog_rows"] for one in statuses.values()))
 
 
 def _prove(guide: _Guide, tour: Tour) -> None:
@@ -327,12 +327,12 @@ def _prove(guide: _Guide, tour: Tour) -> None:
         facts |= {"bytes": after.bytes, "note": kinds}
     guide.claim("files that could not be looked into", expected=0, found=len(after.unreadable))
     for trace in tour.traces:
-        found = [_files_with(after, trace, how) for how in (How.NAME, How.RAW, How.DECODED)]
-        guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], found=found)
-
-
-def _files_with(report: ScanReport, value: str, how: How) -> int:
-    return len({found.file for found in report.findings if found.value == value and found.how is how})
+        files = [
+            {finding.file for finding in after.findings if finding.value == trace and finding.how is how}
+            for how in (How.NAME, How.RAW, How.DECODED)
+        ]
+        counts = [len(names) for names in files]
+        guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], found=counts)
 
 
 # ---- generating --------------------------------------------------------------------------------------------------
@@ -346,7 +346,3 @@ def _generated(ids: "DataFrame", columns: dict[str, tuple[str, str]], tour: Tour
     """Generate rows from a range of ids. The same id always gives the same row."""
     expressions = {name: text.replace("{candidates}", str(tour.candidates)) for name, (_, text) in columns.items()}
     return ids.selectExpr(*[f"{text} AS {name}" for name, text in expressions.items()])
-
-
-def _bytes_below(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

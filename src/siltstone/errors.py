@@ -84,6 +84,18 @@ class Reason(StrEnum):
     """Another process runs a compaction cycle of this lake: wait until it has ended."""
     CANCELLED = "cancelled"
     """A caller or the compactor ended it."""
+    NOT_JSON = "not_json"
+    """The text of an event, or of one of its fields, is not JSON: correct it."""
+    MISSING_FIELD = "missing_field"
+    """An event lacks a field: add it."""
+    UNKNOWN_FIELD = "unknown_field"
+    """An event has a field that its type does not have: remove it."""
+    WRONG_TYPE = "wrong_type"
+    """A field of an event has another JSON type than it must have: change it."""
+    INVALID_VALUE = "invalid_value"
+    """A field of an event has a value that is not allowed: change it."""
+    TOO_LARGE = "too_large"
+    """An event is too large or nested too deeply: store large content elsewhere."""
 
 
 _BY_ERRNO: Final[Mapping[int, Reason]] = {
@@ -121,7 +133,7 @@ def reason_of(error: BaseException) -> Reason | None:
 def _own_reason(error: BaseException) -> Reason | None:
     match error:
         case SiltstoneError():
-            return error.given_reason
+            return error.stated_reason
         case MemoryError():
             return Reason.MEMORY
         case OSError():
@@ -146,7 +158,7 @@ class SiltstoneError(Exception):
             paths: the files that the error is about, for programs.
         """
         super().__init__(one_line(message))
-        self.given_reason = reason
+        self.stated_reason = reason
         self.paths = tuple(map(str, paths))
 
     @property

@@ -8,31 +8,31 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from siltstone.clock import Clock, SystemClock
-from siltstone.compaction.components import LakeComponents, LakeContext
+from siltstone.compaction.lake_components import LakeComponents, LakeContext
 from siltstone.config import Settings
-from siltstone.dataset.dataset import Dataset, info_of
+from siltstone.dataset.adoption import Adoption, Unregistered
+from siltstone.dataset.dataset import Dataset
+from siltstone.dataset.handles import DatasetHandles
 from siltstone.dataset.orphan_folders import sweep
-from siltstone.dataset.registry import Registration
+from siltstone.dataset.ports import Conditions
 from siltstone.delta.layout import Layout
-from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
+from siltstone.errors import Corruption
 from siltstone.maintenance.background_squash import BackgroundSquash
-from siltstone.maintenance.service import MaintenanceService, Selection
+from siltstone.model.compaction_request import Selection
 from siltstone.model.ddl import as_schema
 from siltstone.model.names import DatasetName
-from siltstone.model.preview import html_table
 from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.spec import as_names, make_spec
+from siltstone.spark.lake_sessions import LakeSessions
 from siltstone.spark.progress import Show
-from siltstone.spark.sessions import SparkSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,21 +45,23 @@ if TYPE_CHECKING:
     from siltstone.compaction.planning.model import Plan
     from siltstone.compactor.service import CompactorService
     from siltstone.compactor.status import CompactorState
-    from siltstone.dataset.adoption import Adoption, Unregistered
     from siltstone.maintenance.repair import Damage, Repairs
+    from siltstone.maintenance.service import MaintenanceService
     from siltstone.model.compaction_request import CompactionRequest
     from siltstone.query.cancellation import CancelToken
+    from siltstone.query.components import QueryComponents
     from siltstone.query.hot.cache import HotCache
     from siltstone.query.hot.directives import DirectiveStore
     from siltstone.query.result import QueryResult
-    from siltstone.query.router import QueryPlanInfo, QueryRequest, Router
-
-MAX_HTML_DATASETS: Final = 50
-"""Datasets of a lake that a notebook shows."""
+    from siltstone.query.router import QueryPlanInfo, Router
 
 
 class Lake:
-    """A lake: create, open, list and drop datasets, query and maintain them."""
+    """A lake: create, open, list and drop datasets, query and maintain them.
+
+    Errors that the methods do not repeat: InvalidRequest if the setting ``role`` forbids the operation. Corruption or
+    Unavailable if the registry cannot be read, or the journal, which maintenance methods and `damages` read.
+    """
 
     def __init__(
         self,
@@ -76,10 +78,10 @@ class Lake:
         self._layout = layout
         self._clock = clock
         self._long_running = long_running
-        self._hot: HotCache | None = None
-        self._queries: Router | None = None
-        self._making = threading.Lock()
-        self._sessions = SparkSessions(settings, spark)
+        self._query_components: QueryComponents | None = None
+        self._maintenance: MaintenanceService | None = None
+        self._mutex = threading.Lock()
+        self._sessions = LakeSessions(settings, spark)
         context = LakeContext(
             layout=layout,
             settings=settings,
@@ -89,7 +91,12 @@ class Lake:
         )
         self._components = LakeComponents(context, on_write=BackgroundSquash)
         self._registry = self._components.registry
-        self.maintenance = MaintenanceService(self._components)
+        self._handles = DatasetHandles(
+            self._registry,
+            spark=self.spark,
+            maintenance=lambda: self._components.operations,
+            conditions=_row_conditions,
+        )
 
     @classmethod
     def open(
@@ -124,16 +131,7 @@ class Lake:
         return f"<Lake {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        names = ("dataset", "kind", "key or time")
-        try:
-            found = self._registry.all()
-        except (SiltstoneError, OSError) as error:
-            return html_table(names, (), caption=f"Lake {self.path}: {error}")
-        shown = [
-            [str(one.name), str(one.spec.kind), one.spec.time or ", ".join(one.spec.key)]
-            for one in found[:MAX_HTML_DATASETS]
-        ]
-        return html_table(names, shown, caption=f"Lake {self.path}, {len(found):,} datasets")
+        return self._handles.html(f"Lake {self.path}")
 
     @property
     def path(self) -> Path:
@@ -141,11 +139,7 @@ class Lake:
         return self._layout.root
 
     def require_exists(self) -> None:
-        """Check that the lake exists, because a mistyped path looks like an empty lake.
-
-        Raises:
-            NotFound: there is no lake at this path.
-        """
+        """Raise NotFound if there is no lake at this path, because a mistyped path looks like an empty lake."""
         self._registry.require_lake()
 
     def spark(self) -> "SparkSession":
@@ -205,7 +199,7 @@ class Lake:
             dedup_by=as_names(dedup_by),
             survivor=survivor,
         )
-        return self._dataset(self._registry.create(parsed, as_schema(schema), spec))
+        return self._handles.open(self._registry.create(parsed, as_schema(schema), spec))
 
     def create_from(
         self,
@@ -225,8 +219,8 @@ class Lake:
             name: ``catalog.schema.table``.
             source: an Arrow table, a pandas, Polars or Spark frame, a list of dicts; or the path of a Parquet, CSV,
                 JSON or NDJSON file, which Spark loads.
-            key: the columns that identify a row of a keyed dataset.
-            time: the time column of a log, instead of a key.
+            key: see `create`.
+            time: see `create`.
             subject: see `create`.
 
         Raises:
@@ -235,62 +229,29 @@ class Lake:
         """
         from siltstone.dataset.load.schema_inference import schema_of_rows
 
-        schema = schema_of_rows(source)
-        made = self.create(name, schema, key=key, time=time, subject=subject)
-        try:
-            if isinstance(source, str | Path):
-                made.ingest(source)
-            elif made.spec.is_log:
-                made.append(source)
-            else:
-                made.upsert(source)
-        except InvalidRequest:
-            self.drop_unused(made)
-            raise
-        return made
+        made = self.create(name, schema_of_rows(source), key=key, time=time, subject=subject)
+        return self._handles.load_new(made, source)
 
     def dataset(self, name: str) -> Dataset:
-        """Open a dataset by name.
-
-        Raises:
-            NotFound: there is no such dataset.
-        """
-        return self._dataset(self._registry.find(DatasetName.parse(name)))
+        """Open a dataset by name. NotFound if there is none."""
+        return self._handles.open(self._registry.find(DatasetName.parse(name)))
 
     def datasets(self) -> list[DatasetInfo]:
         """List the datasets by name. One that cannot be read has its error in `broken` and does not hide the others."""
-        return [info for found in self._registry.all() if (info := self._info(found)) is not None]
+        return self._handles.infos()
 
     def handles(self) -> tuple[list[Dataset], dict[str, Corruption]]:
         """Return all datasets by name, not yet opened, and the errors of those whose tables are not on disk."""
-        datasets: list[Dataset] = []
-        broken: dict[str, Corruption] = {}
-        for found in self._registry.all():
-            if error := self._registry.broken(found):
-                broken[str(found.name)] = error
-            else:
-                datasets.append(self._dataset(found))
-        return datasets, broken
+        return self._handles.all()
 
-    def _info(self, found: Registration) -> DatasetInfo | None:
-        """Describe one dataset; None if it was dropped since it was listed."""
-        if error := self._registry.broken(found):
-            return info_of(found, found.schema, broken=error)
-        try:
-            return self._dataset(found).info()
-        except Gone:
-            return None
-        except SiltstoneError as error:
-            return info_of(found, found.schema, broken=error)
-
-    def unregistered(self) -> "list[Unregistered]":
+    def unregistered(self) -> list[Unregistered]:
         """List the folders with a dataset that the registry does not name, as after a restore of an older registry.
 
         They are never deleted; `adopt` registers one again.
         """
         return self._adoption.found()
 
-    def adopt(self, name: str, incarnation: str) -> "Unregistered":
+    def adopt(self, name: str, incarnation: str) -> Unregistered:
         """Register a dataset again that `unregistered` lists. Its rows stay as they are.
 
         Raises:
@@ -348,11 +309,11 @@ class Lake:
             Corruption: a dataset cannot be read, or the copy failed its verification. No backup was recorded.
             Unavailable: a disk failed, or files disappeared repeatedly. No backup was recorded.
         """
-        from siltstone.backup.take import Backup, check_wanted
+        from siltstone.backup.take import Backup, check_request
 
-        wanted = check_wanted(self._layout, path, keep=keep, verify=verify, dry_run=dry_run, skip_broken=skip_broken)
+        request = check_request(self._layout, path, keep=keep, verify=verify, dry_run=dry_run, skip_broken=skip_broken)
         return Backup(
-            wanted,
+            request,
             registry=self._registry,
             layout=self._layout,
             settings=self.settings,
@@ -389,28 +350,26 @@ class Lake:
         """
         from siltstone.backup.restore import Restore
 
-        known = settings or Settings.load()
+        settings = settings or Settings.load()
         if not dry_run:
-            check_may_write(known.role, doing=f"restore a lake to {target}")
-        return Restore(path, target, backup=backup, settings=known, clock=SystemClock(), show=show).run(dry_run=dry_run)
+            check_may_write(settings.role, doing=f"restore a lake to {target}")
+        restore = Restore(path, target, backup=backup, settings=settings, clock=SystemClock(), show=show)
+        return restore.run(dry_run=dry_run)
 
     @property
     def _repairs(self) -> "Repairs":
         from siltstone.maintenance.repair import Repairs, system_tables
 
-        system = system_tables(self._layout, settings=self.settings, clock=self._clock)
         return Repairs(
             registry=self._registry,
             adoption=self._adoption,
             journal=self.maintenance.journal,
             state_files=self._components.state_files,
-            system=system,
+            system=system_tables(self._layout, settings=self.settings, clock=self._clock),
         )
 
     @property
-    def _adoption(self) -> "Adoption":
-        from siltstone.dataset.adoption import Adoption
-
+    def _adoption(self) -> Adoption:
         return Adoption(self._registry, self._layout, clock=self._clock, durable=self.settings.durable)
 
     def drop(self, name: str) -> None:
@@ -472,18 +431,18 @@ class Lake:
             Conflict: a query with that id is running.
             Unavailable: the time limit was reached, the query was cancelled, or Spark ended.
         """
-        return self.queries.ask(
-            self._question(
-                text,
-                params=params,
-                engine=engine,
-                max_rows=max_rows,
-                timeout=timeout,
-                catalog=catalog,
-                schema=schema,
-                query_id=query_id,
-            )
+        queries = self.queries
+        request = queries.request(
+            text,
+            params=params,
+            engine=engine,
+            max_rows=max_rows,
+            timeout=timeout,
+            catalog=catalog,
+            schema=schema,
+            query_id=query_id,
         )
+        return queries.execute(request)
 
     def stream_sql(
         self,
@@ -500,8 +459,9 @@ class Lake:
         The arguments and errors are those of `sql`. The number of rows is not limited. Default time limit: none.
         Errors of Spark are raised while the batches are read. Another thread can cancel the query by `cancellation`.
         """
-        asked = self._question(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
-        return self.queries.stream(asked, cancellation=cancellation)
+        queries = self.queries
+        request = queries.request(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
+        return queries.stream(request, cancellation=cancellation)
 
     def explain_sql(
         self,
@@ -514,90 +474,57 @@ class Lake:
         schema: str | None = None,
     ) -> "QueryPlanInfo":
         """Return which engine would answer a SELECT, why, and its plan, without a run. Arguments are those of `sql`."""
-        return self.queries.explain(
-            self._question(text, params=params, engine=engine, timeout=timeout, catalog=catalog, schema=schema)
-        )
-
-    def _question(
-        self,
-        text: str,
-        *,
-        params: Mapping[str, object] | None,
-        engine: str,
-        catalog: str | None,
-        schema: str | None,
-        max_rows: int | None = None,
-        timeout: float | None = None,
-        query_id: str | None = None,
-    ) -> "QueryRequest":
-        from siltstone.query.router import QueryRequest, engine_of
-
-        return QueryRequest(
-            text=text,
-            params=params or {},
-            engine=engine_of(engine),
-            max_rows=self.settings.max_rows if max_rows is None else max_rows,
-            limit_given=max_rows is not None,
-            seconds=self.settings.query_seconds if timeout is None else timeout,
-            catalog=catalog or self.settings.default_catalog or None,
-            schema=schema or self.settings.default_schema or None,
-            query_id=query_id,
-        )
+        queries = self.queries
+        request = queries.request(text, params=params, engine=engine, timeout=timeout, catalog=catalog, schema=schema)
+        return queries.explain(request)
 
     @property
     def queries(self) -> "Router":
         """The query router: runs, explains and cancels queries, and holds their pages."""
-        with self._making:
-            if self._queries is None:
-                self._queries = self._open_queries()
-            return self._queries
-
-    def _open_queries(self) -> "Router":
-        from siltstone.query.hot.dataset_resolver import Sources
-        from siltstone.query.router import Router
-
-        router = Router(
-            hot=lambda: self.hot,
-            sources=Sources(self._registry),
-            spark=self._sessions.for_queries,
-            dataset=self.dataset,
-            settings=self.settings,
-            clock=self._clock,
-            has_spark=self._sessions.is_running,
-        )
-        router.fill_behind = self._long_running
-        self._components.purge_listeners.add(lambda _folder: router.forget())
-        return router
+        return self._open_query_components().router
 
     @property
     def hot(self) -> "HotCache":
         """The hot cache of this process: datasets as merged rows in memory, without Spark."""
-        with self._making:
-            if self._hot is None:
-                self._hot = self._open_hot()
-            return self._hot
-
-    def _open_hot(self) -> "HotCache":
-        from siltstone.query.hot.cache import HotCache
-        from siltstone.query.hot.dataset_resolver import Sources
-
-        wishes = self.cache_directives if self._long_running else None
-        cache = HotCache.open(Sources(self._registry), settings=self.settings, clock=self._clock, wishes=wishes)
-        self._components.purge_listeners.add(cache.forget)
-        return cache
+        return self._open_query_components().hot
 
     @property
     def cache_directives(self) -> "DirectiveStore":
         """Directives for the hot caches of all long-running processes: which datasets to pin, warm and evict."""
-        from siltstone.query.hot.directives import DirectiveStore
+        return self._open_query_components().directives
 
-        return DirectiveStore(self._layout, settings=self.settings, clock=self._clock)
+    def _open_query_components(self) -> "QueryComponents":
+        from siltstone.query.components import QueryComponents
+
+        with self._mutex:
+            if self._query_components is None:
+                self._query_components = QueryComponents(
+                    self._registry,
+                    self._layout,
+                    dataset=self.dataset,
+                    sessions=self._sessions,
+                    purge_listeners=self._components.purge_listeners,
+                    settings=self.settings,
+                    clock=self._clock,
+                    long_running=self._long_running,
+                )
+            return self._query_components
 
     # ---- maintenance ---------------------------------------------------------------------------------------------
 
+    @property
+    def maintenance(self) -> "MaintenanceService":
+        """The compaction cycles of this lake, and their journal. Opened on first use: most commands need neither."""
+        from siltstone.maintenance.service import MaintenanceService
+
+        with self._mutex:
+            if self._maintenance is None:
+                self._maintenance = MaintenanceService(self._components)
+            return self._maintenance
+
     def names(self) -> list[str]:
         """Return the names of all datasets."""
-        return self.maintenance.names()
+        return [str(row.name) for row in self._registry.all()]
 
     def plan(
         self,
@@ -618,7 +545,7 @@ class Lake:
         Raises:
             InvalidRequest: an unknown tier or kind of job, or settings that contradict each other.
             NotFound: there is no such dataset.
-            Corruption, Unavailable: the journal cannot be read, or a dataset that was named.
+            Corruption, Unavailable: a dataset that was named cannot be read.
         """
         return self.maintenance.plan(Selection(names=names, only=only, force=force), cycle=cycle)
 
@@ -641,10 +568,6 @@ class Lake:
             force: see `plan`.
             epoch: the epoch of a lease that the caller holds; without one each job has the epoch of its dataset.
             stopping: once it returns true, no further job begins.
-
-        Raises:
-            InvalidRequest: see `plan`; or the role may not compact.
-            Corruption, Unavailable: the journal or the registry cannot be read, so unfinished jobs are not known.
         """
         selection = Selection(names=names, only=only, force=force)
         return self.maintenance.run_cycle(selection, epoch=epoch, stopping=stopping)
@@ -653,7 +576,7 @@ class Lake:
         """Run a request in this process and return its report. The commit check protects the data beside a compactor.
 
         Raises:
-            InvalidRequest: the role may not compact, or the request is not valid. Nothing was changed.
+            InvalidRequest: the request is not valid. Nothing was changed.
             NotFound: a dataset does not exist. Nothing was changed; one that is dropped later is its job's failure.
             Conflict: a cycle was requested while another process runs one. Nothing was changed.
         """
@@ -672,53 +595,27 @@ class Lake:
 
         Args:
             epoch: the epoch of this process's lease, if it holds one: a cycle of a lower epoch is over.
-
-        Raises:
-            InvalidRequest: the role may not compact.
-            Corruption, Unavailable: the journal or the registry cannot be read.
         """
         return self.maintenance.recover(epoch=epoch)
 
     def unfinished_jobs(self) -> "RecoveryReport":
-        """Return jobs that run, or ran when their process died, and records that cannot be read. Nothing is changed.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return jobs that run, or ran when their process died, and records that cannot be read. Nothing is changed."""
         return self.maintenance.unfinished_jobs()
 
     def history(self, limit: int = 20) -> "list[CycleEntry]":
-        """Return the last cycles that had jobs, the newest first.
-
-        Raises:
-            InvalidRequest: the limit is less than 1.
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the last cycles that had jobs, the newest first. A limit below 1 is an InvalidRequest."""
         return self.maintenance.history(limit)
 
     def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
-        """Return the last jobs, of one dataset or of all, the newest first.
-
-        Raises:
-            InvalidRequest: the limit is less than 1.
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the last jobs, of one dataset or of all, the newest first. A limit below 1 is an InvalidRequest."""
         return self.maintenance.jobs(limit, dataset=dataset)
 
     def has_journal(self) -> bool:
-        """Return true once the journal has entries; otherwise `totals` and `unfinished_jobs` are empty.
-
-        Raises:
-            Unavailable: it cannot be read.
-        """
-        return self.maintenance.has_journal()
+        """Return true once the journal has entries; otherwise `totals` and `unfinished_jobs` are empty."""
+        return self._components.has_journal()
 
     def totals(self) -> "Totals":
-        """Return the totals of all cycles: by tier and kind of job, and by dataset.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the totals of all cycles: by tier and kind of job, and by dataset."""
         return self.maintenance.totals()
 
     # ---- compactor -----------------------------------------------------------------------------------------------
@@ -741,7 +638,7 @@ class Lake:
                 setting `jobs` says so.
 
         Raises:
-            InvalidRequest: the role may not compact, an unknown task, or settings that contradict each other.
+            InvalidRequest: an unknown task, or settings that contradict each other.
         """
         from siltstone.compactor.service import CompactorService
         from siltstone.spark.session import interrupt
@@ -783,7 +680,7 @@ class Lake:
         check_may_compact(self.settings.role, doing="stop the compactor")
         return self._compactor_state.stop(seconds=seconds)
 
-    @cached_property
+    @property
     def _compactor_state(self) -> "CompactorState":
         from siltstone.compactor.status import CompactorState
 
@@ -798,11 +695,10 @@ class Lake:
         """
         if os.getpid() != self._process:
             return
-        if self._queries is not None:
-            self._queries.close()
-        if self._hot is not None:
-            self._hot.close()
-        self.maintenance.close()
+        if self._query_components is not None:
+            self._query_components.close()
+        if self._maintenance is not None:
+            self._maintenance.close()
         self._components.close()
 
     def __enter__(self) -> "Lake":
@@ -813,30 +709,9 @@ class Lake:
     ) -> None:
         self.close()
 
-    def _dataset(self, found: Registration) -> Dataset:
-        return Dataset(
-            found,
-            self._registry.store(found),
-            spark=self.spark,
-            maintenance=self._components.operations,
-            conditions=_Conditions(),
-        )
 
+def _row_conditions() -> Conditions:
+    """Import the SQL parser and DuckDB at the first condition."""
+    from siltstone.query.row_filter import RowConditions
 
-class _Conditions:
-    """Conditions on rows. The parser and DuckDB are imported at the first condition."""
-
-    def for_spark(self, where: str, columns: Sequence[str]) -> str:
-        from siltstone.query.gate.row_condition import condition_of
-
-        return condition_of(where, columns)
-
-    def columns(self, where: str, schema: pa.Schema) -> list[str]:
-        from siltstone.query.row_filter import matching_columns
-
-        return matching_columns(where, schema)
-
-    def rows(self, table: pa.Table, where: str) -> pa.Table:
-        from siltstone.query.row_filter import matching_rows
-
-        return matching_rows(table, where)
+    return RowConditions()

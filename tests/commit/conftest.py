@@ -1,4 +1,4 @@
-"""What the tests of the commit path share: processes that are started once."""
+"""Shared by the tests of the commit path: processes that are started once."""
 
 from collections.abc import Iterator
 

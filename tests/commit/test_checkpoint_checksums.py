@@ -49,7 +49,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_refused_by_name(path: Path):
     assert ids(path) == list(range(1, APPENDS + 1))
 
 
-def test_a_damaged_checkpoint_is_healed_from_the_entries_it_stands_for(path: Path):
+def test_a_damaged_checkpoint_is_rebuilt_from_the_entries_it_covers(path: Path):
     content = bytearray(checkpoint(path).read_bytes())
     content[len(content) // 2] ^= 4
     checkpoint(path).write_bytes(content)

@@ -1,4 +1,4 @@
-"""What the commit path refuses before an entry is written: falling transactions, old epochs, files that are not as said."""
+"""The commit path refuses before an entry is written: falling transactions, old epochs, files that differ from their entries."""
 
 import dataclasses
 import shutil
@@ -179,7 +179,7 @@ WRONG_COLUMNS = {
 
 
 @pytest.mark.parametrize("fault", NOT_AS_SAID)
-def test_an_added_file_that_is_not_as_said_is_refused_before_the_commit(path: Path, fault: str):
+def test_an_added_file_that_differs_from_its_entry_is_refused_before_the_commit(path: Path, fault: str):
     table = open_table(path)
     file = NOT_AS_SAID[fault](table, stage(table, [9]))
     before = state(path)

@@ -1,4 +1,4 @@
-"""A log that a power cut, a bad disk or a clumsy hand has damaged: healed where nothing is lost, a named error otherwise."""
+"""A log damaged by a power cut, a bad disk or a user: repaired where nothing is lost, otherwise a named error."""
 
 import re
 from collections.abc import Callable
@@ -307,9 +307,9 @@ def test_a_failed_checkpoint_is_reported_and_never_raised(path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("siltstone.delta.checkpoints.write_checkpoint", fail)
-    said = try_tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
-    assert said is not None
-    assert "No space left" in said
+    error_text = try_tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
+    assert error_text is not None
+    assert "No space left" in error_text
 
 
 def test_cleaning_keeps_the_entry_of_the_kept_checkpoint(path: Path):

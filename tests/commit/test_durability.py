@@ -1,4 +1,4 @@
-"""What is on disk when: a power cut after any acknowledgement must not take anything back.
+"""Order of syncs: a power cut after any acknowledgement must not undo it.
 
 Each fsync is recorded with the log as it was at that moment, so that the order can be told.
 """
@@ -106,7 +106,7 @@ def test_a_new_handle_syncs_what_it_builds_on(tmp_path: Path, syncs: Syncs):
     assert set(range(5)) <= set(syncs.entries)
 
 
-def test_what_was_synced_once_is_not_synced_again(tmp_path: Path, syncs: Syncs):
+def test_a_synced_file_is_not_synced_again(tmp_path: Path, syncs: Syncs):
     table = make_table(tmp_path / "t", settings=DURABLE, appends=5)
     syncs.paths.clear()
     append(table, 6)
@@ -197,7 +197,7 @@ def test_an_upsert_is_on_disk_when_it_is_acknowledged(tmp_path: Path, syncs: Syn
     assert any(p.parent == changes / LOG and p.name.startswith(entry_name(1)) for p in syncs.paths)
 
 
-def test_a_data_folder_that_a_purge_took_away_is_synced_again_when_it_is_made_anew(tmp_path: Path, syncs: Syncs):
+def test_a_data_folder_that_a_purge_deleted_is_synced_again_when_it_is_recreated(tmp_path: Path, syncs: Syncs):
     with Lake.open(tmp_path / "lake", settings=DURABLE) as lake:
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         people.upsert([{"id": 1}])
@@ -205,10 +205,10 @@ def test_a_data_folder_that_a_purge_took_away_is_synced_again_when_it_is_made_an
         store.base.commit(lambda p: Commit(kind=CommitKind.FOLD, plan_version=p.version, transactions={APP_FOLD: 1}))
         prune(store)
         purge_files(store)
-        kept = (store.changes.path / "data").exists()
+        data_exists = (store.changes.path / "data").exists()
         syncs.paths.clear()
         people.upsert([{"id": 2}])
-    assert kept or store.changes.path in syncs.paths, "a folder without a synced name is lost in a power cut"
+    assert data_exists or store.changes.path in syncs.paths, "a folder without a synced name is lost in a power cut"
 
 
 @pytest.mark.parametrize("tries", [1, upkeep.CHECKPOINT_TRIES])

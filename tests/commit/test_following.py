@@ -1,4 +1,4 @@
-"""Entries that are read by ourselves say the same as delta-rs, and delta-rs is asked where they cannot say it."""
+"""Our own replay of entries equals that of delta-rs, and delta-rs is used where ours is not possible."""
 
 import dataclasses
 import random
@@ -61,7 +61,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def told(pinned: TableVersion) -> tuple[object, ...]:
+def state_of(pinned: TableVersion) -> tuple[object, ...]:
     """Return what a pinned version says, whatever the order of its files."""
     files = sorted((f.path, f.size_bytes, f.rows, sorted(f.partition.items())) for f in pinned.files)
     return (pinned.version, files, dict(pinned.transactions), pinned.schema)
@@ -91,14 +91,14 @@ def step(table: Table, number: int, choose: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_who_follows_sees_what_a_fresh_reader_sees(path: Path, seed: int):
+def test_a_follower_sees_what_a_fresh_reader_sees(path: Path, seed: int):
     choose = random.Random(seed)
     mine, theirs = open_table(path), open_table(path)
     for number in range(10, 50):
         step(choose.choice([mine, theirs]), number, choose)
         if choose.random() < 0.7:
-            fresh = told(open_table(path).pin(*ALL))
-            assert told(mine.pin(*ALL)) == fresh
+            fresh = state_of(open_table(path).pin(*ALL))
+            assert state_of(mine.pin(*ALL)) == fresh
             assert state(path).version == fresh[0]
 
 
@@ -143,7 +143,7 @@ def test_a_commit_of_another_program_is_refused_by_readers_and_writers(path: Pat
     assert state(path).version == before.version + 1
 
 
-def test_what_another_program_did_is_refused_after_its_entries_were_cleaned(path: Path):
+def test_a_foreign_commit_is_refused_after_its_entries_were_cleaned(path: Path):
     file = stage(open_table(path), [3])
     stranger = DeltaTable(path)
     stranger.create_write_transaction(
@@ -232,11 +232,11 @@ def test_the_table_is_opened_again_after_a_minute(path: Path, opens: list[Path])
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_log_that_is_cleaned_past_a_reader_is_opened_anew(path: Path, *, ordered: bool):
+def test_a_reader_reopens_a_log_that_was_cleaned_past_its_version(path: Path, *, ordered: bool):
     """Whether the cleaner takes the oldest first, as ours does, or leaves the reader's own entry."""
     table = open_table(path)
     table.pin()
-    kept = (path / LOG / entry_name(2)).stat()
+    stat_before = (path / LOG / entry_name(2)).stat()
     other = open_table(path)
     for number in (3, 4, 5):
         append(other, number)
@@ -246,7 +246,7 @@ def test_a_log_that_is_cleaned_past_a_reader_is_opened_anew(path: Path, *, order
     else:
         (path / LOG / entry_name(3)).unlink()
         (path / LOG / entry_name(4)).unlink()
-        assert (path / LOG / entry_name(2)).stat() == kept
+        assert (path / LOG / entry_name(2)).stat() == stat_before
     assert (table.pin().version, table.pin(APP_SEQ).transactions) == (5, {APP_SEQ: 5})
 
 
@@ -272,7 +272,7 @@ def test_a_log_that_is_cleaned_between_check_and_write_costs_another_try(path: P
 
 def test_a_refused_try_leaves_no_draft(path: Path, monkeypatch: pytest.MonkeyPatch):
     FaultyEntry(overtaken(lambda: append(open_table(path), 7))).install(monkeypatch)
-    monkeypatch.setattr("siltstone.delta.commit_lock.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("siltstone.delta.commit_lock.LOCK_SECONDS", 0.01)
     append(open_table(path), 9)
     assert [item.name for item in (path / LOG).iterdir() if "#" in item.name] == []
 

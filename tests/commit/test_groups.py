@@ -15,7 +15,7 @@ from siltstone.errors import Unavailable
 from siltstone.lake import Lake
 from siltstone.model.reports import Ack
 from tests.support.faults import FaultyEntry, Write, lands_then_raises, raises
-from tests.support.internals import nobody_leads, parts_of, queue_of, store_of, waiting_in
+from tests.support.internals import parts_of, queue_of, store_of, waiting_in, without_leader
 from tests.support.tables import FAST
 
 THREADS = 64
@@ -52,7 +52,7 @@ def test_64_threads_share_commits_and_get_gapless_sequences(tmp_path: Path):
 
 @contextlib.contextmanager
 def held_back(people: Dataset) -> Iterator[Callable[[int], None]]:
-    """Let nobody commit until the block ends; the given function waits until so many batches are in the queue."""
+    """Block commits until the block ends. The yielded function waits until a number of batches are in the queue."""
     queue = queue_of(parts_of(people).writer)
     store_of(people).changes.version()
 
@@ -63,7 +63,7 @@ def held_back(people: Dataset) -> Iterator[Callable[[int], None]]:
             time.sleep(0.005)
         raise AssertionError(f"{len(waiting_in(queue))} of {count} batches are waiting")
 
-    with nobody_leads(queue):
+    with without_leader(queue):
         yield until_waiting
 
 

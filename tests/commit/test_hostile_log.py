@@ -121,10 +121,10 @@ def test_a_lake_in_a_folder_that_is_a_link_is_read(path: Path):
     assert len(open_table(other / "t").pin().files) == APPENDS
 
 
-def test_a_turn_that_is_a_link_makes_no_file_elsewhere(path: Path):
-    (path / "_turn").unlink(missing_ok=True)
-    (path / "_turn").symlink_to(path.parent.parent / "made")
-    with refused(Unavailable, None, "_turn"):
+def test_a_commit_lock_that_is_a_link_creates_no_file_elsewhere(path: Path):
+    (path / "_commit_lock").unlink(missing_ok=True)
+    (path / "_commit_lock").symlink_to(path.parent.parent / "made")
+    with refused(Unavailable, None, "_commit_lock"):
         append(open_table(path), 9)
     assert not (path.parent.parent / "made").exists()
 

@@ -109,7 +109,7 @@ CLEANED: dict[str, str] = {
     "evolve": LANDS,
     "vacuum": LANDS,
 }
-"""What becomes of a commit whose plan is older than the log: nobody can say any more what happened since."""
+"""What becomes of a commit whose plan is older than the log: what happened since is unknown."""
 
 DISJOINT: dict[tuple[str, str], str] = {
     ("fold", "cluster of 3 and 4"): LANDS,
@@ -149,7 +149,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Site:
-    """One copy of the lake, with whoever plans on it."""
+    """One copy of the lake, and the process that plans on it."""
 
     store: Store
     owners: list[LivenessLock]
@@ -163,7 +163,7 @@ class Site:
 
     def stage(self, *numbers: int, sequence: int) -> DataFile:
         """Write rows as a live owner would, so that a vacuum has to leave them alone."""
-        owner = self.store.presence()
+        owner = self.store.liveness_lock()
         self.owners.append(owner)
         relative = f"data/{owner.owner}.parquet"
         rows = change_rows(

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a write: the lock is free afterwards, the next write works, what was acknowledged is there."""
+"""Ctrl-C at any moment of a write: the lock is free afterwards, the next write works, acknowledged rows exist."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.delta.commit_lock import TURN
+from siltstone.delta.commit_lock import LOCK_FILE
 from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
 from siltstone.lake import Lake
 from tests.support.internals import store_of
@@ -51,7 +51,7 @@ def test_an_interrupted_writer_leaves_no_lock_and_writes_on(tmp_path: Path):
     lake = Lake.open(tmp_path / "lake", settings=FAST)
     dataset = lake.create("a.b.c", "id STRING NOT NULL", key="id")
     dataset.upsert([{"id": "first"}])
-    (turn,) = [path for path in lake.path.rglob(TURN) if path.parent.name == "changes"]
+    (turn,) = [path for path in lake.path.rglob(LOCK_FILE) if path.parent.name == "changes"]
     command = [sys.executable, "-c", WRITER, str(lake.path), str(turn), str(INTERRUPTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""A commit lands once or not at all, whatever the call that writes its entry says."""
+"""A commit is applied once or not at all, for any answer of the call that writes its entry."""
 
 import contextlib
 import shutil
@@ -45,8 +45,8 @@ IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.5)
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever overtakes us here does so while we hold the turn; let nobody wait for it."""
-    monkeypatch.setattr("siltstone.delta.commit_lock.TURN_SECONDS", 0.01)
+    """Another writer overtakes this one while it holds the commit lock; do not wait for that lock."""
+    monkeypatch.setattr("siltstone.delta.commit_lock.LOCK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
 
 
 def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(path: Path):
-    """delta-rs reads transactions from the log when they are asked for, not when the table is opened."""
+    """delta-rs reads transactions from the log on request, not when the table is opened."""
     table = open_table(path)
     file = stage(table, [9])
     tries: list[int] = []

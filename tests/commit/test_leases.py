@@ -45,16 +45,16 @@ def test_of_many_that_take_a_lease_at_once_exactly_one_holds_it(tmp_path: Path, 
     for epoch in range(1, 4):  # the first time the table is made in the same race
         tried = tmp_path / f"tried{epoch}"
         tried.mkdir()
-        said = pool.at_once([(take_in_process, root, tried, number, processes) for number in range(processes)])
-        assert sorted(said) == [0] * (processes - 1) + [epoch]
+        answers = pool.at_once([(take_in_process, root, tried, number, processes) for number in range(processes)])
+        assert sorted(answers) == [0] * (processes - 1) + [epoch]
 
 
 def test_processes_that_take_turns_never_hold_a_lease_at_the_same_time(tmp_path: Path, pool: Pool):
     root = lake_at(tmp_path / "lake")
-    said = pool.at_once([(take_turns_for, root, 3.0)] * 4)
-    turns = sorted(turn for turns in said for turn in turns)
+    answers = pool.at_once([(take_turns_for, root, 3.0)] * 4)
+    turns = sorted(turn for turns in answers for turn in turns)
     assert [epoch for epoch, _, _ in turns] == list(range(1, len(turns) + 1))
-    assert sum(1 for turns in said if turns) > 1, "several processes must have had a turn"
+    assert sum(1 for turns in answers if turns) > 1, "several processes must have had a turn"
     for (_, _, ended), (_, began, _) in itertools.pairwise(turns):
         assert ended < began
 

@@ -1,4 +1,4 @@
-"""Files that were loaded are remembered in the commit that loads them: once, for a while, and however the log looks."""
+"""Loaded files are recorded in the commit that loads them: once, for a time, in any state of the log."""
 
 import datetime
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Idempotent producers: a sequence that was applied is never applied again, whoever asks, and however the log looks."""
+"""Idempotent producers: an applied sequence is never applied again, by any process and in any state of the log."""
 
 import datetime
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def test_a_producer_may_start_at_any_sequence_and_goes_on_by_one(root: Path):
         people.upsert([{"id": 4}], producer="q", sequence=4)
 
 
-def test_a_batch_out_of_order_does_not_keep_the_others_of_its_round_from_landing(root: Path):
+def test_a_batch_out_of_order_does_not_block_the_others_of_its_group(root: Path):
     people = opened(root)
     people.upsert([{"id": 1}], producer="p", sequence=5)
     staged = [batch(people, number, sequence) for number, sequence in ((2, 8), (3, 6), (4, 7))]

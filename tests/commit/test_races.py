@@ -1,4 +1,4 @@
-"""Many at once: creates, drops, writers, rewriters and cleaners in processes of their own."""
+"""Races of processes: creates, drops, writers, rewriters and cleaners at once."""
 
 import shutil
 from pathlib import Path
@@ -33,8 +33,8 @@ SCHEMA = "id BIGINT NOT NULL, tag STRING"
 def test_of_many_creates_of_one_table_exactly_one_wins(tmp_path: Path, pool: Pool, processes: int):
     for turn in range(5):
         path = tmp_path / f"t{turn}"
-        said = pool.at_once([(create_table_in_process, path)] * processes)
-        assert sorted(said) == ["Conflict"] * (processes - 1) + ["created"]
+        answers = pool.at_once([(create_table_in_process, path)] * processes)
+        assert sorted(answers) == ["Conflict"] * (processes - 1) + ["created"]
         assert append(open_table(path), 1).version == 1
 
 
@@ -46,21 +46,21 @@ def incarnations(root: Path) -> list[str]:
 def test_eight_creates_of_one_dataset_in_a_new_lake_make_one_incarnation(tmp_path: Path, pool: Pool):
     for turn in range(3):
         root = tmp_path / f"lake{turn}"
-        said = pool.at_once([(create_dataset_in_process, root, SCHEMA)] * 8)
-        assert len(set(said)) == 1, said
-        assert incarnations(root) == [said[0]]
-        assert Lake.open(root, settings=FAST).dataset("a.b.c").info().incarnation == said[0]
+        answers = pool.at_once([(create_dataset_in_process, root, SCHEMA)] * 8)
+        assert len(set(answers)) == 1, answers
+        assert incarnations(root) == [answers[0]]
+        assert Lake.open(root, settings=FAST).dataset("a.b.c").info().incarnation == answers[0]
 
 
 def test_of_creates_with_different_schemas_one_wins_and_the_others_conflict(tmp_path: Path, pool: Pool):
     root = tmp_path / "lake"
     schemas = [f"id BIGINT NOT NULL, column_{number} STRING" for number in range(8)]
-    said = pool.at_once([(create_dataset_in_process, root, schema) for schema in schemas])
-    assert said.count("Conflict") == 7, said
-    winner = next(name for name in said if name != "Conflict")
+    answers = pool.at_once([(create_dataset_in_process, root, schema) for schema in schemas])
+    assert answers.count("Conflict") == 7, answers
+    winner = next(name for name in answers if name != "Conflict")
     assert incarnations(root) == [winner]
     columns = Lake.open(root, settings=FAST).dataset("a.b.c").schema.names
-    assert columns == ["id", f"column_{said.index(winner)}"]
+    assert columns == ["id", f"column_{answers.index(winner)}"]
 
 
 # ---- drop ------------------------------------------------------------------------------------------------------------
@@ -161,16 +161,20 @@ def tags(people: Dataset) -> set[str]:
 
 def test_nothing_is_ever_written_into_another_incarnation(tmp_path: Path, pool: Pool):
     """Writers tag each row with the incarnation they opened, while others drop and create the dataset over and over."""
-    root, seconds = tmp_path / "lake", 2.0
+    root = tmp_path / "lake"
     Lake.open(root, settings=FAST).create("a.b.c", SCHEMA, key="id")
-    said = pool.at_once(
-        [(recreate_for, root, seconds)] * 2 + [(write_while_recreated, root, writer, seconds) for writer in (1, 2)]
-    )
-    recreations, writes = said[:2], said[2:]
-    odd = [text for _, texts in said for text in texts]
-    assert odd == []
-    assert sum(made for made, _ in recreations) > 2
-    assert sum(len(written) for written, _ in writes) > 0
+    recreations = writes = 0
+    for seconds in (2.0, 8.0, 32.0):  # on a loaded machine little happens in two seconds
+        answers = pool.at_once(
+            [(recreate_for, root, seconds)] * 2 + [(write_while_recreated, root, writer, seconds) for writer in (1, 2)]
+        )
+        assert [text for _, texts in answers for text in texts] == []
+        recreations += sum(made for made, _ in answers[:2])
+        writes += sum(len(written) for written, _ in answers[2:])
+        if recreations > 2 and writes > 0:
+            break
+    assert recreations > 2
+    assert writes > 0
     for people in _left(root):
         assert tags(people) <= {people.info().incarnation}
 
@@ -191,10 +195,10 @@ def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, tidiers: 
     tasks: list[tuple[object, ...]] = [(append_for, path, writer, seconds) for writer in range(1, appenders + 1)]
     tasks += [(cluster_for, path, seconds)] * clusterers
     tasks += [(tidy_for, path, seconds)] * tidiers
-    said = pool.at_once(tasks)
-    acknowledged = [pair for pairs in said[:appenders] for pair in pairs]
-    clusterings = said[appenders : appenders + clusterers]
-    cleanings = said[appenders + clusterers :]
+    answers = pool.at_once(tasks)
+    acknowledged = [pair for pairs in answers[:appenders] for pair in pairs]
+    clusterings = answers[appenders : appenders + clusterers]
+    cleanings = answers[appenders + clusterers :]
 
     found = ids(path)
     assert repeated(found) == []

@@ -1,4 +1,4 @@
-"""Tables of one dataset that are of different moments: refused by readers and writers until they are repaired."""
+"""Tables of one dataset from different times: refused by readers and writers until they are repaired."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -235,7 +235,7 @@ def change_file(number: int, *, squashed: bool = False) -> DataFile:
         ((1, 2), (), 0, 1, (2,)),
     ],
 )
-def test_every_sequence_above_the_watermark_has_a_file_or_lies_in_a_squash(
+def test_every_sequence_above_the_watermark_is_in_a_file_or_a_squash(
     plain: tuple[int, ...], squashed: tuple[int, ...], watermark: int, sequence: int, missing: tuple[int, ...] | None
 ):
     files = [*map(change_file, plain), *(change_file(number, squashed=True) for number in squashed)]

@@ -1,4 +1,4 @@
-"""A log without a checkpoint is replayed from its entries: what comes out is what delta-rs says, or an error."""
+"""A log without a checkpoint is replayed from its entries: the result equals that of delta-rs, or is an error."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def dataset(lake: Lake) -> Dataset:
     return made
 
 
-def told(opened: Any) -> dict[str, Any]:  # noqa: ANN401
+def state_of(opened: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return what a table that was just opened says."""
     protocol, metadata = opened.protocol(), opened.metadata()
     files = live_files(opened) if isinstance(opened, DeltaTable) else opened.live_files()
@@ -66,7 +66,7 @@ def test_a_replayed_table_is_what_delta_rs_opens(dataset: Dataset, table: str):
     path = dataset.path / table
     replayed = replay(path)
     assert replayed is not None
-    assert told(replayed) == told(DeltaTable(path))
+    assert state_of(replayed) == state_of(DeltaTable(path))
 
 
 def test_a_table_with_a_checkpoint_or_many_entries_is_left_to_delta_rs(lake: Lake, dataset: Dataset):
@@ -81,7 +81,7 @@ def test_a_table_with_a_checkpoint_or_many_entries_is_left_to_delta_rs(lake: Lak
     assert Lake.open(lake.path, settings=FAST).dataset("a.b.d").to_arrow().num_rows == MAX_ENTRIES
 
 
-def test_what_is_not_there_is_left_to_delta_rs(tmp_path: Path):
+def test_a_missing_log_is_left_to_delta_rs(tmp_path: Path):
     assert replay(tmp_path) is None
     (tmp_path / "_delta_log").mkdir()
     assert replay(tmp_path) is None

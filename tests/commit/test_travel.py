@@ -1,4 +1,4 @@
-"""Time travel, changes and history without Spark: an earlier state is the one that was there, or a clear error."""
+"""Time travel, changes and history without Spark: an earlier state has its rows of that time, or is a clear error."""
 
 import datetime
 import random
@@ -43,7 +43,7 @@ class SetClock(SystemClock):
         return START + datetime.timedelta(minutes=self.minutes[0])
 
     def set(self, minutes: float) -> None:
-        """Show so many minutes after the start."""
+        """Show a time in minutes after the start."""
         self.minutes[0] = minutes
 
 
@@ -122,7 +122,7 @@ def followed(dataset: Dataset, oracle: dict[int, State]) -> set[int]:
 # ---- by sequence -------------------------------------------------------------------------------------------------
 
 
-def test_every_sequence_can_be_read_while_the_logs_are_kept(dataset: Dataset):
+def test_every_sequence_can_be_read_while_the_logs_exist(dataset: Dataset):
     oracle = {0: rows_of(dataset.to_arrow())}
     for number in range(12):
         dataset.upsert([person(number, city="first"), person(number + 1, city=f"round {number}")])
@@ -408,7 +408,7 @@ def test_a_squash_that_hides_when_the_first_change_came_leaves_no_guess(timed: D
     fold_by_arrow(timed)
     cut_log(timed, "changes")
     clock.set(60)
-    with pytest.raises(NotFound):  # between 2 and 10 it was sequence 1, but nobody knows of the 10
+    with pytest.raises(NotFound):  # between 2 and 10 it was sequence 1, but the 10 is not recorded
         timed.to_arrow(at=START + datetime.timedelta(minutes=5))
     assert timed.to_arrow(at=1).num_rows == 1
     assert timed.to_arrow(at=START + datetime.timedelta(minutes=45)).num_rows == 4
@@ -452,7 +452,7 @@ def test_a_time_before_the_log_of_changes_names_what_can_be_read(timed: Dataset,
         ("0001-01-01T00:00:00Z", NotFound),
     ],
 )
-def test_a_point_that_is_none_is_refused(dataset: Dataset, at: Any, error: type[Exception]):  # noqa: ANN401
+def test_an_invalid_point_in_time_is_refused(dataset: Dataset, at: Any, error: type[Exception]):  # noqa: ANN401
     dataset.upsert([person(1)])
     for read in (dataset.to_arrow, dataset.head):
         with pytest.raises(error):
@@ -510,22 +510,22 @@ def test_a_limit_never_cuts_a_batch(dataset: Dataset):
 # ---- history -----------------------------------------------------------------------------------------------------
 
 
-def test_history_tells_what_each_commit_did(dataset: Dataset):
+def test_history_lists_what_each_commit_did(dataset: Dataset):
     dataset.upsert([person(1), person(2)])
     dataset.tombstone([key(1)], actor="dpo", reason="a person's request")
     fold_by_arrow(dataset)
     dataset.upsert([person(3)])
-    told = dataset.history()
+    entries = dataset.history()
     by_table: dict[str, list[str]] = {"changes": [], "base": []}
-    for entry in told:
+    for entry in entries:
         by_table[entry.table].append(entry.what)
     assert by_table == {
         "changes": ["upsert", "prune", "tombstone", "upsert", "create"],
         "base": ["fold", "create"],
     }
-    assert [entry.at for entry in told] == sorted((entry.at for entry in told), reverse=True)
-    assert not any(entry.foreign for entry in told)
-    upsert, prune, fold, tombstone, first = told[:5]
+    assert [entry.at for entry in entries] == sorted((entry.at for entry in entries), reverse=True)
+    assert not any(entry.foreign for entry in entries)
+    upsert, prune, fold, tombstone, first = entries[:5]
     assert (first.first_sequence, first.last_sequence, first.rows_added, first.tombstones) == (1, 1, 2, 0)
     assert (tombstone.first_sequence, tombstone.rows_added, tombstone.tombstones) == (2, 1, 1)
     assert (fold.folded_to, fold.rows_added, fold.files_added, fold.rows_removed) == (2, 1, 1, 0)
@@ -534,12 +534,12 @@ def test_history_tells_what_each_commit_did(dataset: Dataset):
     assert upsert.who == first.who is not None
     assert upsert.pid is not None
     assert upsert.engine == "siltstone"
-    assert dataset.history(2) == told[:2]
+    assert dataset.history(2) == entries[:2]
     with pytest.raises(InvalidRequest, match=r"\b1\b"):
         dataset.history(0)
 
 
-def test_a_log_never_says_who_asked_for_a_tombstone(dataset: Dataset):
+def test_a_delta_log_never_names_the_actor_of_a_tombstone(dataset: Dataset):
     dataset.upsert([person(1)])
     dataset.tombstone([key(1)], actor="Grace Hopper", reason="a private reason")
     fold_by_arrow(dataset)

@@ -136,7 +136,7 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("what", FOREIGN)
 @pytest.mark.parametrize("swallowed", [False, True], ids=["entry", "checkpoint"])
-def test_what_another_program_does_is_refused_listed_and_undone(root: Path, what: str, *, swallowed: bool):
+def test_commits_of_another_program_are_refused_listed_and_undone(root: Path, what: str, *, swallowed: bool):
     live = opened(root)
     assert rows(live) == TRUTH
     base = live.path / "base"
@@ -179,7 +179,7 @@ def test_history_names_the_commit_and_its_repair(root: Path):
     assert entries[:2] == [("repair", False), ("DELETE", True)]
 
 
-def test_what_was_deleted_from_disk_cannot_be_undone(root: Path):
+def test_a_foreign_commit_whose_files_were_deleted_cannot_be_undone(root: Path):
     people = opened(root)
     base = people.path / "base"
     delete_all(base)
@@ -194,7 +194,7 @@ def test_what_was_deleted_from_disk_cannot_be_undone(root: Path):
     assert sorted(path.name for path in (base / LOG).iterdir()) == before
 
 
-def test_what_was_cleaned_from_the_log_cannot_be_undone(root: Path):
+def test_a_foreign_commit_that_was_cleaned_from_the_log_cannot_be_undone(root: Path):
     people = opened(root)
     base = people.path / "base"
     append_rows(base)

@@ -1,4 +1,4 @@
-"""Partial updates: columns that are left out keep their values, whoever writes at the same time."""
+"""Partial updates: columns that are left out keep their values beside any other writer."""
 
 import datetime
 import decimal
@@ -12,8 +12,12 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound
+from siltstone.dataset.read.point_lookup import check_key_count
+from siltstone.dataset.store import Store
+from siltstone.dataset.write import partial_update
 from siltstone.dataset.write.change_writer import Batch, ChangeWriter
 from siltstone.errors import Conflict
+from siltstone.model.reports import AlterReport
 from tests.support.folds import fold_by_arrow
 from tests.support.processes import Pool
 from tests.support.refusals import refused
@@ -75,7 +79,7 @@ def test_a_key_without_a_row_is_refused_or_inserted(people: Dataset):
 @pytest.mark.parametrize(
     "rows", [[], [{"id": 1}], [{"city": "x"}], [{"id": 1, "nope": 2}], [{"id": None, "n": 1}], [{"id": 1, "n": "x"}], 7]
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_written(people: Dataset, rows: Any):  # noqa: ANN401
+def test_an_update_that_does_not_fit_is_refused_and_writes_nothing(people: Dataset, rows: Any):  # noqa: ANN401
     with pytest.raises(InvalidRequest):
         people.update(rows)
     assert people.status().sequence == 1
@@ -137,6 +141,23 @@ def test_a_row_that_is_changed_between_the_read_and_the_commit_is_read_again(
     people.update([{"id": 1, "city": "Zug"}])
     assert tries == [1, 2]
     assert row(people, 1) == {"id": 1, "name": "new", "city": "Zug", "n": 100}
+
+
+def test_an_update_keeps_the_value_of_a_column_that_is_added_before_its_snapshot(
+    people: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = Lake.open(tmp_path / "lake", settings=FAST).dataset(NAME)
+    alterations: list[AlterReport] = []
+
+    def overtaken(store: Store, keys: int) -> None:
+        if not alterations:  # the update has the columns already, and takes its snapshot next
+            alterations.append(other.alter(add="added INT"))
+            other.update([{"id": 1, "added": 7}])
+        check_key_count(store, keys)
+
+    monkeypatch.setattr(partial_update, "check_key_count", overtaken)
+    people.update([{"id": 1, "city": "Zug"}])
+    assert (row(people, 1)["added"], row(people, 1)["city"]) == (7, "Zug")
 
 
 def test_an_update_that_is_overtaken_until_its_time_is_up_is_a_conflict(

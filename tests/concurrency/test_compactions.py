@@ -1,4 +1,4 @@
-"""Compactions and loads at the same moment: one wins, the others say so and change nothing."""
+"""Compactions and loads at the same moment: one commits, the others report a conflict and change nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields

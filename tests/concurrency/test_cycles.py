@@ -1,4 +1,4 @@
-"""Cycles of several processes at once: each job is done once or refused, and the journal tells every one of them."""
+"""Cycles of several processes at once: each job is done once or refused, and the journal has every one of them."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_processes_that_run_cycles_at_once_lose_nothing_and_tell_all(tmp_path: P
     assert found["unfinished"] == 0
     done = {job["job"]: job["error"] for report in reports for job in report["jobs"]}
     with forced(path) as lake:
-        told = {record.job: record.status for record in lake.jobs(100)}
+        recorded = {record.job: record.status for record in lake.jobs(100)}
         worked = [record for record in lake.jobs(100) if record.done.files_before]
-    assert told == {job: JobStatus.COMPLETED if error is None else JobStatus.FAILED for job, error in done.items()}
+    assert recorded == {job: JobStatus.COMPLETED if error is None else JobStatus.FAILED for job, error in done.items()}
     assert sorted(record.dataset for record in worked) == sorted(NAMES)

@@ -53,13 +53,13 @@ def test_appenders_beside_folds_lose_and_double_nothing(lake_path: Path, worker:
 
 
 PATIENCE_SECONDS = 100.0
-"""How long a busy machine may take until everybody has done something."""
+"""Longest wait on a busy machine until each process has done something."""
 WORK = ("fold", "fold", "roll_up", "hourly", "squash")
 """Two want the same changes, and two the same files of base."""
 
 
 def stress(path: Path, signals: Path, press: Callable[[], list[str]], *, seconds: float, remote: str) -> None:
-    """Let everybody work at once for so long, and until each has done something; then every row must be there once."""
+    """Run all processes at once for a time, and until each has done something. Then every row must exist once."""
     make(str(path))
     shared = {"path": str(path), "signals": str(signals)}
 
@@ -98,7 +98,7 @@ def in_order(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 @pytest.mark.spark
-def test_everybody_at_once_on_a_log_loses_and_doubles_nothing(
+def test_all_operations_at_once_on_a_log_lose_and_duplicate_nothing(
     lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
 ):
     def press() -> list[str]:
@@ -109,7 +109,7 @@ def test_everybody_at_once_on_a_log_loses_and_doubles_nothing(
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_everybody_at_once_on_a_log_for_minutes(
+def test_all_operations_at_once_on_a_log_for_minutes(
     lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
 ):
     def press() -> list[str]:

@@ -1,4 +1,4 @@
-"""Appends that are under way from one thread: the same answers and errors as appends that are waited for."""
+"""Pending appends of one thread: the same answers and errors as blocking appends."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from siltstone.eventlog.log import EventLog
 from tests.support.histories import history, received
 
 
-def test_everything_lands_in_the_order_it_was_given(log: EventLog) -> None:
+def test_pending_appends_are_committed_in_submission_order(log: EventLog) -> None:
     events = list(history(200, seed=5))
     under_way = [log.append_soon(event) for event in events]
     assert [done.result(60) for done in under_way] == [
@@ -21,7 +21,7 @@ def test_everything_lands_in_the_order_it_was_given(log: EventLog) -> None:
     assert [one.event for one in log.events()] == events
 
 
-def test_what_is_refused_does_not_keep_the_others_from_landing(log: EventLog) -> None:
+def test_a_refused_append_does_not_affect_the_others(log: EventLog) -> None:
     log.append(received("there"))
     under_way = [log.append_soon(received(name)) for name in ("a", "there", "b")]
     wait(under_way)
@@ -30,7 +30,7 @@ def test_what_is_refused_does_not_keep_the_others_from_landing(log: EventLog) ->
     assert {one.event.build_request_id for one in log.events()} == {"there", "a", "b"}
 
 
-def test_bad_input_is_told_at_once(log: EventLog) -> None:
+def test_invalid_input_is_refused_at_once(log: EventLog) -> None:
     with pytest.raises(InvalidRequest):
         log.append_soon()
 
@@ -66,7 +66,7 @@ def test_threads_and_futures_share_a_log(log: EventLog) -> None:
     assert [one.index for one in log.events()] == list(range(1, 161))
 
 
-def test_closing_waits_for_what_is_under_way(address: Callable[[str], str]) -> None:
+def test_closing_waits_for_pending_appends(address: Callable[[str], str]) -> None:
     uri = address("delta")
     with EventLog.open(uri) as log:
         under_way = [log.append_soon(received(f"b{number}")) for number in range(50)]

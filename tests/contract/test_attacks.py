@@ -1,4 +1,4 @@
-"""What a reviewer broke once: events made by hand, copies of logs, damaged projections, interrupted and cancelled appends."""
+"""Former faults: events built in Python, copies of logs, damaged projections, interrupted and cancelled appends."""
 
 import shutil
 import threading
@@ -43,7 +43,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_an_event_made_by_hand_keeps_the_rules_of_json(what: str, log: EventLog) -> None:
+def test_an_event_built_in_python_obeys_the_rules_of_json(what: str, log: EventLog) -> None:
     with pytest.raises(InvalidRequest):
         log.append(BAD[what])
     with pytest.raises(InvalidRequest):
@@ -60,7 +60,7 @@ def test_an_id_in_capitals_is_the_same_id(log: EventLog) -> None:
     assert log.event(known.event_id.upper()).index == 1
 
 
-def test_questions_beyond_the_limits_are_refused_everywhere(log: EventLog) -> None:
+def test_queries_beyond_the_limits_are_refused_on_every_backend(log: EventLog) -> None:
     for ask in (
         lambda: log.page(2**63),
         lambda: log.events_between(-(2**70), 1),
@@ -85,7 +85,7 @@ def texts(uri: str) -> list[str]:
         return [event_json(one.event) for one in log.events()]
 
 
-def test_an_older_copy_in_the_place_of_a_log_is_noticed(address: Callable[[str], str], tmp_path: Path) -> None:
+def test_an_older_copy_that_replaces_a_log_is_detected(address: Callable[[str], str], tmp_path: Path) -> None:
     uri = address("delta")
     path = Path(uri.removeprefix("delta://"))
     append_all(uri, first=0, last=5, at_once=1)
@@ -100,7 +100,7 @@ def test_an_older_copy_in_the_place_of_a_log_is_noticed(address: Callable[[str],
         assert log.summary().events == 6
 
 
-def test_a_log_that_went_another_way_is_noticed(
+def test_a_diverged_copy_that_replaces_a_log_is_detected(
     address: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = address("delta")
@@ -131,9 +131,7 @@ def test_copies_of_a_log_do_not_share_a_projection(address: Callable[[str], str]
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
-def test_a_projection_that_is_damaged_inside_is_made_anew(
-    part: float, address: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_damaged_projection_is_rebuilt(part: float, address: Callable[[str], str], tmp_path: Path) -> None:
     uri = address("delta")
     append_all(uri, first=0, last=400, at_once=100)
     events = list(history(400, seed=9))
@@ -147,7 +145,7 @@ def test_a_projection_that_is_damaged_inside_is_made_anew(
         assert not any(one.is_new for one in log.append(*events))
 
 
-def test_asking_and_appending_on_a_long_log_without_a_projection_do_not_wait_for_each_other(
+def test_queries_and_appends_on_a_long_log_without_a_projection_do_not_block_each_other(
     address: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = address("delta")
@@ -176,7 +174,7 @@ def test_asking_and_appending_on_a_long_log_without_a_projection_do_not_wait_for
 # ---- appends under way -------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_append_is_not_written_and_keeps_nobody_waiting(address: Callable[[str], str]) -> None:
+def test_a_cancelled_append_is_not_written_and_blocks_no_caller(address: Callable[[str], str]) -> None:
     with EventLog.open(address("delta")) as log:
         under_way = [log.append_soon(received(f"b{number}")) for number in range(40)]
         cancelled = under_way[30].cancel()
@@ -189,7 +187,7 @@ def test_a_cancelled_append_is_not_written_and_keeps_nobody_waiting(address: Cal
         assert all(done.result(30) for done in under_way if done is not under_way[30])
 
 
-def test_a_callback_that_ends_its_thread_keeps_nobody_waiting(address: Callable[[str], str]) -> None:
+def test_a_callback_that_ends_its_thread_blocks_no_caller(address: Callable[[str], str]) -> None:
     def leave(_: object) -> None:
         raise SystemExit
 
@@ -243,7 +241,7 @@ def test_nothing_is_started_when_the_interpreter_ends(monkeypatch: pytest.Monkey
     assert queue.submit_soon(7).result(5) == 7
 
 
-def test_passwords_are_hidden_wherever_they_are() -> None:
+def test_passwords_are_hidden_in_every_part_of_an_address() -> None:
     from siltstone.eventlog.address import parse_address
 
     assert "secret" not in parse_address("postgresql://127.0.0.1:1/db?password=secret&x=1").shown

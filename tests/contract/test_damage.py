@@ -1,4 +1,4 @@
-"""Damage to the files of event logs: a log says so, and a projection is rebuilt. Neither has other events."""
+"""Damage to the files of event logs: a log raises Corruption, a projection is rebuilt. Neither returns other events."""
 
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -48,7 +48,7 @@ def test_a_log_of_version_1_is_read(old: str) -> None:
         assert log.event(next(iter(log.events())).event.event_id).index == 1
 
 
-def test_nothing_is_appended_to_it_before_it_is_migrated(old: str) -> None:
+def test_a_log_of_version_1_refuses_appends_until_it_is_migrated(old: str) -> None:
     with EventLog.open(old) as log:
         with pytest.raises(InvalidRequest, match="silt events"):
             log.append(received("new"))
@@ -70,7 +70,7 @@ def test_migration_adds_columns_and_changes_no_event(old: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["eventlog.during_migration", "eventlog.before_commit", "eventlog.after_commit"])
-def test_a_migration_that_is_killed_is_done_by_the_next(old: str, place: str) -> None:
+def test_a_killed_migration_is_completed_by_the_next(old: str, place: str) -> None:
     if old.startswith("delta") and place != "eventlog.during_migration":
         place = "commit.before_entry" if place.endswith("before_commit") else "commit.after_entry"
     with EventLog.open(old) as log:

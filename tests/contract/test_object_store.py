@@ -1,4 +1,4 @@
-"""Event logs in an object store: the same answers, many writers, crashes, and what goes wrong on a network."""
+"""Event logs in an object store: the same answers, many writers, crashes, and errors of a network."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +53,7 @@ def texts(uri: str) -> list[str]:
         return [event_json(one.event) for one in log.events()]
 
 
-def test_it_answers_like_any_other_log(uri: str, tmp_path: Path) -> None:
+def test_a_log_in_an_object_store_answers_like_any_other(uri: str, tmp_path: Path) -> None:
     with EventLog.open(uri) as there, EventLog.open("memory:") as here:
         for start in range(0, 200, 40):
             some = list(history(200, seed=3))[start : start + 40]
@@ -76,7 +76,7 @@ def test_another_reader_without_a_projection_sees_the_same(
     assert texts(uri) == first == [event_json(one) for one in history(30, seed=9)]
 
 
-def test_four_writers_lose_nothing(uri: str) -> None:
+def test_four_writers_lose_no_event(uri: str) -> None:
     EventLog.open(uri).close()
     children = [
         Child("tests.support.appends:append_builds", {"uri": uri, "name": f"p{number}", "count": 10})
@@ -89,7 +89,7 @@ def test_four_writers_lose_nothing(uri: str) -> None:
     assert sorted(names) == sorted(f"p{number}-{at}" for number in range(4) for at in range(10))
 
 
-def test_of_those_that_want_the_same_step_one_wins(uri: str) -> None:
+def test_of_writers_that_append_the_same_transition_one_wins(uri: str) -> None:
     with EventLog.open(uri) as log:
         log.append(received())
     children = [Child("tests.support.appends:contest", {"uri": uri, "name": f"p{number}"}) for number in range(4)]
@@ -99,7 +99,7 @@ def test_of_those_that_want_the_same_step_one_wins(uri: str) -> None:
 @pytest.mark.parametrize(
     ("place", "there"), [("eventlog.after_stage", 0), ("commit.before_entry", 0), ("commit.after_entry", 20)]
 )
-def test_an_append_that_is_killed_is_whole_or_not_there(uri: str, place: str, there: int) -> None:
+def test_a_killed_append_is_complete_or_absent(uri: str, place: str, there: int) -> None:
     append_all(uri, first=0, last=10, at_once=10)
     arguments = {"uri": uri, "first": 10, "last": 30, "at_once": 20}
     outcome = Child(APPEND, arguments, failpoint=f"{place}:kill").wait()
@@ -124,7 +124,7 @@ def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
     assert append_all(uri, first=30, last=40, at_once=10) == 10
 
 
-def test_tidying_every_so_many_commits(
+def test_the_table_is_tidied_after_some_commits(
     uri: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_table, "CHECKPOINT_COMMITS", 3)
@@ -132,7 +132,7 @@ def test_tidying_every_so_many_commits(
     assert any("checkpoint" in name for name in store.names(f"logs/{tmp_path.name}/_delta_log/"))
 
 
-def test_what_crashed_writers_left_is_swept_by_age(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_crashed_writers_are_swept_by_age(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import datetime
 
     append_all(uri, first=0, last=10, at_once=5)
@@ -145,7 +145,7 @@ def test_what_crashed_writers_left_is_swept_by_age(uri: str, monkeypatch: pytest
     assert len(texts(uri)) == 10
 
 
-def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> None:
+def test_a_lost_answer_is_commit_unknown_and_a_repeated_append_adds_no_event(uri: str) -> None:
     event = received("lost")
     with EventLog.open(uri) as log:
         log.append(received("first"))
@@ -169,7 +169,7 @@ def test_a_lost_answer_is_told_and_the_repeat_is_no_second_event(uri: str) -> No
         assert log.summary().events == 2
 
 
-def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
+def test_a_retried_put_that_finds_its_own_entry_is_committed(uri: str) -> None:
     with EventLog.open(uri) as log:
         objects = objects_of(log)
         put = objects.put
@@ -184,7 +184,7 @@ def test_a_put_that_meets_itself_has_landed(uri: str) -> None:
         assert log.summary().events == 1
 
 
-def test_a_put_that_meets_itself_and_cannot_be_read_keeps_its_files(uri: str) -> None:
+def test_a_retried_put_that_cannot_read_the_entry_leaves_its_files(uri: str) -> None:
     event = received("a")
     with EventLog.open(uri) as log:
         objects = objects_of(log)
@@ -215,7 +215,7 @@ def test_a_disk_that_fails_before_the_entry_changes_nothing(uri: str) -> None:
     assert texts(uri) == []
 
 
-def test_what_cannot_be_reached_or_is_not_there_is_told(
+def test_a_store_out_of_reach_and_a_missing_log_are_errors(
     store: ObjectStore, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NotFound):
@@ -228,12 +228,12 @@ def test_what_cannot_be_reached_or_is_not_there_is_told(
         EventLog.open(uri.replace(f":{store.port}", ":1"))
 
 
-def test_spark_does_not_read_there(uri: str) -> None:
+def test_spark_refuses_logs_in_object_stores(uri: str) -> None:
     with EventLog.open(uri) as log, pytest.raises(InvalidRequest):
         log.read(None)  # type: ignore[arg-type]
 
 
-def test_addresses() -> None:
+def test_addresses_of_object_stores_are_validated() -> None:
     found = parse_address("delta+s3://bucket/a/b?region=eu-central-1&endpoint=http://127.0.0.1:9&allow_http=true")
     assert (found.bucket, found.path) == ("bucket", "a/b")
     assert found.options == {"aws_region": "eu-central-1", "aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}

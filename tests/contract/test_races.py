@@ -1,4 +1,4 @@
-"""Many processes on one log: nothing is lost, nothing is there twice, and a contested step has one winner."""
+"""Many processes on one log: no event is lost or duplicated, and a contested transition has one winner."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,14 +38,16 @@ def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "delta"])
-def test_processes_at_once_lose_nothing(kind: str, address: Callable[[str], str]) -> None:
+def test_concurrent_processes_lose_no_event(kind: str, address: Callable[[str], str]) -> None:
     place = "eventlog.after_stage" if kind == "delta" else "eventlog.before_commit"
     race(address(kind), processes=PROCESSES, each=20, killed_at=9, place=place)
 
 
-def test_who_was_overtaken_while_it_looked_tries_again(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch):
+def test_an_append_that_was_overtaken_during_its_check_is_tried_again(
+    address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
     """Two commits come between the look at the table and the check, and the projection has the first of them already."""
-    monkeypatch.setattr(turn, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(turn, "LOCK_SECONDS", 0.05)
     uri = address("delta")
     with EventLog.open(uri) as slow, EventLog.open(uri) as quick:
         slow.append(received("before"))
@@ -80,7 +82,7 @@ def test_eight_processes_of_five_hundred_events_lose_nothing_on_delta(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "delta"])
-def test_of_processes_that_want_the_same_step_one_wins(kind: str, address: Callable[[str], str]) -> None:
+def test_of_processes_that_append_the_same_transition_one_wins(kind: str, address: Callable[[str], str]) -> None:
     uri = address(kind)
     with EventLog.open(uri) as log:
         log.append(received())

@@ -1,4 +1,4 @@
-"""What a log takes and what it refuses, on every backend."""
+"""The events and queries that a log accepts and refuses, on every backend."""
 
 import threading
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def partition(ref: str, status: PartitionStatus) -> PartitionEvent:
         (TaskCancelEvent(job_run_id="r"), ("b1",)),
     ],
 )
-def test_what_is_no_legal_next_state_is_refused_and_changes_nothing(
+def test_an_illegal_transition_is_refused_and_changes_nothing(
     log: EventLog, payload: BuildRequestEvent, facts: tuple[str, ...]
 ) -> None:
     log.append(received("b1", "p"))
@@ -64,14 +64,14 @@ def test_what_is_no_legal_next_state_is_refused_and_changes_nothing(
     assert log.summary().events == 1
 
 
-def test_nothing_happens_to_a_build_that_nobody_asked_for(log: EventLog) -> None:
+def test_events_of_an_unknown_build_are_refused(log: EventLog) -> None:
     with pytest.raises(Conflict, match="b7"):
         log.append(event(partition("p", PartitionStatus.REQUESTED), "b7"))
     with refused(Conflict, None, "b7", "RECEIVED"):
         log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING), "b7"))
 
 
-def test_what_has_ended_stays_so(log: EventLog) -> None:
+def test_final_states_never_change(log: EventLog) -> None:
     log.append(received(), event(BuildRequestEvent(status=BuildStatus.CANCELLED)))
     with refused(Conflict, None, "CANCELLED", "PLANNING"):
         log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING)))
@@ -127,7 +127,7 @@ def test_an_event_that_is_too_large_is_refused(log: EventLog) -> None:
     assert log.page().events == ()
 
 
-def test_a_partition_can_be_made_by_one_build_after_another(log: EventLog) -> None:
+def test_a_partition_can_be_built_by_several_builds_in_turn(log: EventLog) -> None:
     for build in ("b1", "b2"):
         log.append(received(build, "p"))
         for status in (PartitionStatus.REQUESTED, PartitionStatus.SCHEDULED, PartitionStatus.BUILDING):
@@ -141,47 +141,47 @@ def test_a_partition_can_be_made_by_one_build_after_another(log: EventLog) -> No
     assert log.partition("p").is_invalidated
 
 
-def test_what_is_not_there_is_not_found(log: EventLog) -> None:
-    for ask in (log.build, log.partition, log.event):
+def test_missing_builds_partitions_and_events_are_not_found(log: EventLog) -> None:
+    for find in (log.build, log.partition, log.event):
         with pytest.raises(NotFound, match="nothing"):
-            ask("nothing")
+            find("nothing")
     assert log.events_of_build("nothing") == []
     assert log.append() == []
 
 
 @pytest.mark.parametrize("limit", [0, -1, 100_001])
 def test_lists_are_bounded(log: EventLog, limit: int) -> None:
-    for ask in (log.builds, log.partitions, log.runs, log.page):
+    for list_page in (log.builds, log.partitions, log.runs, log.page):
         with pytest.raises(InvalidRequest):
-            ask(limit=limit)
+            list_page(limit=limit)
     with pytest.raises(InvalidRequest, match="0"):
         log.page(0)
     with pytest.raises(InvalidRequest, match="1,000"):
         Filter(partition_refs=("x",) * 1001)
 
 
-def test_a_list_without_a_limit_is_whole_or_refused(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_a_limit_is_complete_or_refused(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(*[received(f"b{number:03}") for number in range(120)])
     log.append(*[event(partition("p", PartitionStatus.REQUESTED), f"b{number:03}") for number in range(120)])
-    asked: list[Callable[..., queries.Listed[Any]]] = [
+    listings: list[Callable[..., queries.Listed[Any]]] = [
         log.builds,
         lambda **limit: log.events_of_partition("p", **limit),
         lambda **limit: log.events_between(0, 2**62, **limit),
     ]
-    for ask, count in zip(asked, (120, 120, 240), strict=True):
-        whole, some = ask(), ask(limit=100)
+    for list_page, count in zip(listings, (120, 120, 240), strict=True):
+        whole, some = list_page(), list_page(limit=100)
         assert (len(whole), whole.has_more, whole.following) == (count, False, None)
         assert (some, some.has_more) == (whole[:100], True)
-        assert not ask(limit=count).has_more
+        assert not list_page(limit=count).has_more
     assert log.builds(after=log.builds(limit=100).following) == log.builds()[100:]
     monkeypatch.setattr(queries, "MAX_LIMIT", 110)
-    for ask in asked:
+    for list_page in listings:
         with pytest.raises(InvalidRequest, match="110"):
-            ask()
-        assert ask(limit=110).has_more
+            list_page()
+        assert list_page(limit=110).has_more
 
 
-def test_writers_at_once_lose_nothing_and_share_no_index(log: EventLog) -> None:
+def test_concurrent_writers_lose_no_event_and_share_no_index(log: EventLog) -> None:
     indexes: list[int] = []
 
     def write(name: str) -> None:
@@ -197,7 +197,7 @@ def test_writers_at_once_lose_nothing_and_share_no_index(log: EventLog) -> None:
     assert [one.index for one in log.events()] == list(range(1, 61))
 
 
-def test_a_contested_step_has_one_winner(log: EventLog) -> None:
+def test_a_contested_transition_has_one_winner(log: EventLog) -> None:
     log.append(received())
     won: list[str] = []
 

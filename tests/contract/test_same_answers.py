@@ -1,4 +1,4 @@
-"""One behaviour: whatever keeps a log, the same events give the same answers, to the byte."""
+"""One behaviour: on every backend the same events give the same answers, to the byte."""
 
 import json
 from dataclasses import asdict
@@ -92,7 +92,7 @@ def test_long_histories_give_the_same_answers_everywhere(opened: Opener, seed: i
     assert set(answers) == {answers[0]}
 
 
-def test_events_come_back_as_they_were_appended(log: EventLog) -> None:
+def test_events_are_read_back_unchanged(log: EventLog) -> None:
     events = list(history(300, seed=3))
     assert [one.index for one in log.append(*events)] == list(range(1, 301))
     assert [event_json(one.event) for one in log.events()] == [event_json(event) for event in events]

@@ -1,4 +1,4 @@
-"""The small files of a log on Delta come together: no event is lost, doubled or moved, whoever follows."""
+"""Merges of small files of a log on Delta: no event is lost, duplicated or reordered, for any follower."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -13,11 +13,10 @@ from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict
-from siltstone.eventlog import compaction as squash
-from siltstone.eventlog import local_table as local_place
+from siltstone.eventlog import compaction, local_table
 from siltstone.eventlog.arrow_rows import DAY
 from siltstone.eventlog.events import event_json
-from siltstone.eventlog.local_table import KEPT_HOURS, PRESENCE, sweep
+from siltstone.eventlog.local_table import LIVENESS_FOLDER, RETAINED_HOURS, sweep
 from siltstone.eventlog.log import EventLog
 from siltstone.model.files import DataFile
 from siltstone.model.small_runs import EVENT_CLASSES, small_event_files
@@ -33,13 +32,13 @@ def table_of(uri: str) -> Table:
         Path(uri.removeprefix("delta://")),
         settings=Settings(),
         clock=SystemClock(),
-        retention=Retention(hours=KEPT_HOURS, max_entries=100),
+        retention=Retention(hours=RETAINED_HOURS, max_entries=100),
         label="log",
     )
 
 
 def squashed(table: Table) -> int:
-    return squash.squash(table, presence=PRESENCE, clock=SystemClock(), many=MANY)
+    return compaction.squash(table, liveness_folder=LIVENESS_FOLDER, clock=SystemClock(), many=MANY)
 
 
 def texts(uri: str) -> list[str]:
@@ -53,14 +52,14 @@ def expected(count: int) -> list[str]:
 
 @pytest.fixture
 def uri(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A log of forty files that nobody has brought together yet."""
+    """A log of forty files that are not merged yet."""
     found = address("delta")
-    monkeypatch.setattr(local_place.LocalEventTable, "notice", lambda *_: None)
+    monkeypatch.setattr(local_table.LocalEventTable, "notice", lambda *_: None)
     append_all(found, first=0, last=40, at_once=1)
     return found
 
 
-def test_events_stay_as_they_are_for_old_and_new_readers(
+def test_a_squash_changes_no_event_for_old_and_new_readers(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(uri)
@@ -78,7 +77,7 @@ def test_events_stay_as_they_are_for_old_and_new_readers(
         assert {one.appended_at is None for one in log.events()} == {False}
 
 
-def test_a_follower_that_is_behind_finds_what_it_has_not_seen(uri: str) -> None:
+def test_a_follower_that_is_behind_reads_moved_events(uri: str) -> None:
     with EventLog.open(uri) as behind:
         assert behind.summary().events == 40
         append_all(uri, first=40, last=80, at_once=1)
@@ -91,16 +90,16 @@ def test_a_follower_that_is_behind_finds_what_it_has_not_seen(uri: str) -> None:
         assert [event_json(one.event) for one in behind.events()] == expected(80)
 
 
-def test_the_sweep_leaves_files_that_somebody_may_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_leaves_recently_replaced_files(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = table_of(uri)
     squashed(table)
     assert sweep(table) == 0
-    monkeypatch.setattr(local_place, "SWEPT_AFTER_HOURS", 0.0)
+    monkeypatch.setattr(local_table, "SWEPT_AFTER_HOURS", 0.0)
     assert sweep(table) == 40
     assert texts(uri) == expected(40)
 
 
-def test_of_two_that_squash_at_once_one_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_concurrent_squashes_one_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table, other = table_of(uri), table_of(uri)
 
     def slow(*arguments: object) -> list[DataFile]:
@@ -114,11 +113,11 @@ def test_of_two_that_squash_at_once_one_is_refused(uri: str, monkeypatch: pytest
         squashed(table)
     assert texts(uri) == expected(40)
     live = {one.path for one in table.pin().files}
-    kept = live | table.removed()
-    assert {f"data/{path.name}" for path in (table.path / "data").glob("*.parquet")} <= kept
+    referenced = live | table.removed()
+    assert {f"data/{path.name}" for path in (table.path / "data").glob("*.parquet")} <= referenced
 
 
-def test_it_runs_by_itself(address: Callable[[str], str]) -> None:
+def test_a_log_squashes_its_files_by_itself(address: Callable[[str], str]) -> None:
     uri = address("delta")
     append_all(uri, first=0, last=120, at_once=1)
     days = len({file.partition[DAY] for file in table_of(uri).pin().files})
@@ -127,9 +126,9 @@ def test_it_runs_by_itself(address: Callable[[str], str]) -> None:
 
 
 @given(st.lists(st.integers(1, 40_000), max_size=200))
-def test_what_is_chosen_is_of_one_class_and_many(sizes: list[int]) -> None:
+def test_selected_files_are_many_and_of_one_size_class(sizes: list[int]) -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=rows, partition={DAY: "d"}) for n, rows in enumerate(sizes)]
-    run = small_event_files(files, squash.day_of, many=MANY)
+    run = small_event_files(files, compaction.day_of, many=MANY)
     classes = {bisect_left(EVENT_CLASSES, file.rows) for file in run.files}
     assert len(classes) <= 1
     assert len(EVENT_CLASSES) not in classes, "large files are left alone"
@@ -139,6 +138,6 @@ def test_what_is_chosen_is_of_one_class_and_many(sizes: list[int]) -> None:
             assert sum(bisect_left(EVENT_CLASSES, rows) == number for rows in sizes) < MANY
 
 
-def test_files_of_many_days_are_left_alone_where_nothing_comes_together() -> None:
+def test_files_of_different_days_are_not_merged() -> None:
     files = [DataFile(path=str(n), size_bytes=1, rows=1, partition={DAY: str(n)}) for n in range(100)]
-    assert not small_event_files(files, squash.day_of, many=MANY).enough
+    assert not small_event_files(files, compaction.day_of, many=MANY).enough

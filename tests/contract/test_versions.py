@@ -39,7 +39,7 @@ def test_a_newer_log_on_delta_is_refused(address: Callable[[str], str]) -> None:
         EventLog.open(uri)
 
 
-def test_a_delta_table_that_is_no_log_is_refused(address: Callable[[str], str]) -> None:
+def test_a_delta_table_that_is_not_an_event_log_is_refused(address: Callable[[str], str]) -> None:
     import pyarrow as pa
 
     uri = address("delta")
@@ -49,25 +49,25 @@ def test_a_delta_table_that_is_no_log_is_refused(address: Callable[[str], str]) 
         EventLog.open(uri)
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.db").write_bytes(b"not a database " * 100)
     with pytest.raises((Corruption, Unavailable)):
         EventLog.open(f"sqlite:///{tmp_path}/log.db")
     assert (tmp_path / "log.db").read_bytes().startswith(b"not a database")
 
 
-def test_wrong_credentials_are_told_without_the_password(address: Callable[[str], str]) -> None:
+def test_the_error_for_wrong_credentials_hides_the_password(address: Callable[[str], str]) -> None:
     uri = address("postgresql")
     with EventLog.open(uri) as log:
         log.append(received())
         assert "s3cret" not in log.uri
     wrong = uri.replace("loader:", "loader:wrong", 1)
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as refusal:
         EventLog.open(wrong)
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(refusal.value)
 
 
-def test_a_hole_in_a_log_is_told(
+def test_a_missing_file_of_a_log_is_corruption(
     address: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = address("delta")

@@ -1,8 +1,8 @@
-"""Every place where a process can die, and which of the two allowed states it leaves.
+"""Every fail point at which a process can die, and which of the two allowed states it leaves.
 
 `count` chooses the commit where one operation makes several: a fold commits to base, then prunes `changes`; a drop
 commits to the registry, then marks both tables. `export_again` is an export that replaces the one it has just made: where the
-old one has stepped aside and the new one is not yet in its place, there is none, as before.
+old one has stepped aside and the new one is not yet in its place, there is no dataset, as before.
 """
 
 from dataclasses import dataclass

@@ -40,9 +40,9 @@ def test_a_crash_during_a_checkpoint_takes_no_commit_back(place: str, start_lake
 @pytest.mark.parametrize("place", PLACES)
 def test_a_checkpoint_that_fails_never_fails_a_write(place: str, start_lake: StartLake, after_states: AfterStates):
     path = start_lake("pending")
-    told = perform_failing(str(path), CHECKPOINT, place, 1)
-    assert (told["raised"], told["repeated"]) == (None, None)
-    assert told["seen"] == told["same_handle"] == after_states("pending", CHECKPOINT)
+    answer = perform_failing(str(path), CHECKPOINT, place, 1)
+    assert (answer["raised"], answer["repeated"]) == (None, None)
+    assert answer["seen"] == answer["same_handle"] == after_states("pending", CHECKPOINT)
     tidy(path)
 
 

@@ -1,4 +1,4 @@
-"""A process that dies while it appends leaves all of its events or none, and whoever comes after appends on."""
+"""A process that dies while it appends leaves all of its events or none, and the next writer appends to them."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def test_a_projection_whose_catching_up_is_killed_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "delta://"])
-def test_a_process_that_is_killed_in_a_race_takes_nothing_of_the_others_with_it(scheme: str, tmp_path: Path) -> None:
+def test_a_process_killed_in_a_race_loses_no_events_of_the_others(scheme: str, tmp_path: Path) -> None:
     uri = f"{scheme}{tmp_path}/log"
     append_all(uri, first=0, last=10, at_once=10)
     place = "eventlog.before_commit:kill:4" if scheme == "sqlite:///" else "eventlog.after_stage:kill:4"

@@ -1,4 +1,4 @@
-"""A disk that is full: an upsert says so, changes nothing, leaves nothing behind, and works again once there is room."""
+"""A full disk: an upsert reports it, changes nothing, leaves no file, and works again once there is room."""
 
 import contextlib
 import os
@@ -44,11 +44,11 @@ def test_an_upsert_that_cannot_write_its_file_changes_nothing_and_works_afterwar
     limit_bytes: int, start_lake: StartLake
 ):
     path = start_lake("empty")
-    told = Child(f"{__name__}:upsert_with_file_limit", {"path": str(path), "limit_bytes": limit_bytes}).value()
-    assert told["raised"] in {"OSError", "Unavailable"}, told
-    assert "too large" in told["message"] or "os error 27" in told["message"]
-    assert told["left_behind"] == 0
-    assert told["sequence"] == 1
+    outcome = Child(f"{__name__}:upsert_with_file_limit", {"path": str(path), "limit_bytes": limit_bytes}).value()
+    assert outcome["raised"] in {"OSError", "Unavailable"}, outcome
+    assert "too large" in outcome["message"] or "os error 27" in outcome["message"]
+    assert outcome["left_behind"] == 0
+    assert outcome["sequence"] == 1
     seen = state(str(path))
     assert seen is not None
     assert len(seen["rows"]) == len(NEW_ROWS)

@@ -1,4 +1,4 @@
-"""A child is killed at every fail point: what it leaves is the state before or the one after, and nothing else."""
+"""A child is killed at every fail point: the state afterwards is the one before or the one after, and nothing else."""
 
 import ast
 from pathlib import Path

@@ -33,16 +33,16 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_
         "failpoint": case.failpoint,
         "count": case.count,
     }
-    told = worker.call(f"{OPERATIONS}:perform_failing", **arguments) if case.spark else perform_failing(**arguments)
+    outcome = worker.call(f"{OPERATIONS}:perform_failing", **arguments) if case.spark else perform_failing(**arguments)
 
-    assert (told["raised"] is None) == (case.failpoint in SURVIVED), told
-    assert told["seen"] == told["same_handle"] == (after if case.done else before)
+    assert (outcome["raised"] is None) == (case.failpoint in SURVIVED), outcome
+    assert outcome["seen"] == outcome["same_handle"] == (after if case.done else before)
 
     if case.operation == "drop":
-        assert told["repeated"] == ("NotFound" if case.done else None)
+        assert outcome["repeated"] == ("NotFound" if case.done else None)
         finish_drop(path, Case(operation="drop", start=case.start, failpoint=case.failpoint, done=True), after_states)
         return
-    assert told["repeated"] is None
+    assert outcome["repeated"] is None
     seen = state(str(path))
     assert seen is not None
     assert after is not None

@@ -10,7 +10,7 @@ from tests.support.children import Child
 from tests.support.internals import state_files_of
 from tests.support.maintenance import filled, ids, lake_of, until
 
-PLACES = {"notes.after_draft", "notes.after_write"}
+PLACES = {"state_file.after_draft", "state_file.after_write"}
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_a_note_is_as_before_or_as_after(root: Path, place: str, count: int):
     notes.write(CYCLES, {"last": 6})
     child = Child("tests.support.maintenance:note_in_process", {"root": str(root)}, failpoint=f"{place}:kill:{count}")
     assert child.wait().killed
-    numbered = count == 2 or place == "notes.after_write"
+    numbered = count == 2 or place == "state_file.after_write"
     assert notes.read(CYCLES) == {"last": 7 if numbered else 6}
-    said = count == 2 and place == "notes.after_write"
-    assert notes.read(STATUS) == ({"holder": "me"} if said else None)
+    is_written = count == 2 and place == "state_file.after_write"
+    assert notes.read(STATUS) == ({"holder": "me"} if is_written else None)
     assert notes.next_cycle() == (8 if numbered else 7)
 
 

@@ -1,1 +1,1 @@
-"""Hot against Spark: the same questions, the same columns, types and rows."""
+"""Hot against Spark: the same queries, the same columns, types and rows."""

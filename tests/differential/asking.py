@@ -1,4 +1,4 @@
-"""Generated questions put to both engines, and what came of them."""
+"""Generated queries on both engines, and the differences of their answers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from siltstone.query.translate import Unsupported
 from tests.differential.engines import Cold, Hot, differences
-from tests.differential.generated import Asked, generated
+from tests.differential.generated import GeneratedQuery, generated
 from tests.differential.generated_rows import generated_tables
 
 if TYPE_CHECKING:
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Seen:
-    """What came of some questions."""
+    """Outcome of generated queries."""
 
-    asked: int = 0
+    queries: int = 0
     answered: int = 0
-    """By both engines, and alike."""
+    """Answered by both engines, with the same rows."""
     with_rows: int = 0
     gave_way: int = 0
-    """Rows made the hot engine give way: Spark answers, or raises."""
+    """Queries whose rows the hot engine left to Spark."""
     outside: int = 0
     items: Counter[str] = field(default_factory=Counter)
-    """How many answered questions had each item of the published subset in them."""
+    """Answered queries by item of the published subset."""
     kinds: Counter[str] = field(default_factory=Counter)
-    """How many answered questions had a column of each type in their answer."""
+    """Answered queries by type of a column of the answer."""
     found: list[str] = field(default_factory=list)
     """Differences."""
 
 
 def is_ordered(text: str) -> bool:
-    """True if ORDER BY stands outside of all parentheses: questions with one name something unique in it."""
+    """True if ORDER BY is outside of all parentheses. Such queries order by something unique."""
     return "ORDER BY" in text.rpartition(")")[2]
 
 
 def ask_generated(spark: "SparkSession", count: int, *, seed: int, seen: Seen) -> None:
-    """Ask both engines questions of a seed, over tables of the same seed."""
+    """Run the queries of a seed on both engines, over tables of the same seed."""
     tables = generated_tables(seed)
     hot, cold = Hot(tables), Cold(spark, tables)
-    for asked in generated(count, seed=seed):
-        seen.asked += 1
-        _ask(hot, cold, asked, seen)
+    for query in generated(count, seed=seed):
+        seen.queries += 1
+        _ask(hot, cold, query, seen)
 
 
-def _ask(hot: Hot, cold: Cold, asked: Asked, seen: Seen) -> None:
+def _ask(hot: Hot, cold: Cold, query: GeneratedQuery, seen: Seen) -> None:
     try:
-        one = hot.ask(asked.text, asked.parameters)
+        one = hot.ask(query.text, query.parameters)
     except Unsupported:
         seen.outside += 1
         return
@@ -60,24 +60,24 @@ def _ask(hot: Hot, cold: Cold, asked: Asked, seen: Seen) -> None:
         seen.gave_way += 1
         return
     try:
-        other = _spark_answer(cold, asked)
+        other = _spark_answer(cold, query)
     except PySparkException as error:
-        if not (asked.summed and "OVERFLOW" in str(error)):  # it depends on the order of rows
-            seen.found.append(f"{asked.text} {asked.parameters}: only Spark raises {str(error)[:300]}")
+        if not (query.summed and "OVERFLOW" in str(error)):  # it depends on the order of rows
+            seen.found.append(f"{query.text} {query.parameters}: only Spark raises {str(error)[:300]}")
         return
-    rule = {"ordered": is_ordered(asked.text), "close": asked.summed, "either_zero": asked.either_zero}
-    told = differences(one, other, **rule)
-    if told:
-        seen.found.append(f"{asked.text} {asked.parameters}: {told[0]}")
+    rule = {"ordered": is_ordered(query.text), "close": query.summed, "either_zero": query.either_zero}
+    lines = differences(one, other, **rule)
+    if lines:
+        seen.found.append(f"{query.text} {query.parameters}: {lines[0]}")
         return
     seen.answered += 1
     seen.with_rows += one.num_rows > 0
-    seen.items.update(asked.items)
+    seen.items.update(query.items)
     seen.kinds.update({str(kind).partition("(")[0].partition("<")[0] for kind in one.schema.types})
 
 
-def _spark_answer(cold: Cold, asked: Asked) -> pa.Table:
-    """Ask Spark in the question's own words; by the gate where values are bound, or a name of a table is hidden."""
-    if asked.parameters or "WITH" in asked.text:
-        return cold.ask_bound(asked.text, asked.parameters)
-    return cold.ask(asked.text)
+def _spark_answer(cold: Cold, query: GeneratedQuery) -> pa.Table:
+    """Run the original text on Spark; through the gate if values are bound, or a WITH hides the name of a table."""
+    if query.parameters or "WITH" in query.text:
+        return cold.ask_bound(query.text, query.parameters)
+    return cold.ask(query.text)

@@ -1,4 +1,4 @@
-"""The two engines over the same Arrow tables: what each says to a question, in a form that can be compared."""
+"""The two engines over the same Arrow tables: the answer of each to a query, in a comparable form."""
 
 import datetime
 import math
@@ -13,7 +13,7 @@ from sqlglot import exp
 from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.hot_executor import bound
 from siltstone.query.result import as_answered
-from siltstone.query.translate import Relation, Translated, translate
+from siltstone.query.translate.select import Relation, Translated, translate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Expressions over `lab.d.t`, by the item of the subset that they try. All of one item are asked in one query."""
+"""Expressions over `lab.d.t`, by the item of the subset that they test. All of one item run in one query."""
 
 EXPRESSIONS: dict[str, list[str]] = {
     "+ - *": [

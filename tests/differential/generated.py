@@ -1,7 +1,7 @@
-"""Questions made up by chance, inside the subset: templates for each type and clause, filled with templates and columns.
+"""Random queries inside the subset: templates for each type and clause, filled with templates and columns.
 
-A template has the item of the subset that it tries, and holes: ``{whole}`` becomes another whole number. What was put into a question
-is told beside its text (`Asked.items`), so that a test can see that nothing of the subset is ever left out.
+A template has the item of the subset that it tests, and holes: ``{whole}`` becomes another whole number. `GeneratedQuery.items` lists
+the items of a query, so that a test can check that every item of the subset is used.
 """
 
 import datetime
@@ -42,8 +42,8 @@ _VALUES: dict[str, tuple[object, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One question, and what is in it."""
+class GeneratedQuery:
+    """One query and its items."""
 
     text: str
     parameters: dict[str, object] = field(default_factory=dict)
@@ -62,20 +62,20 @@ class Asked:
 
 
 class _Chance:
-    """Draws questions."""
+    """Draws queries."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.items: set[str] = set()
 
-    def question(self) -> Asked:
+    def query(self) -> GeneratedQuery:
         self.items = set()
         text = self.drawn("edgy query" if self.random.random() < EDGY else "query", 0)
         names = dict.fromkeys(_NAMED.findall(text))
         values = {name: self.random.choice(_VALUES[name]) for name in names}
         if values:
             self.items.add("parameters :name")
-        return Asked(text=text, parameters=values, items=frozenset(self.items))
+        return GeneratedQuery(text=text, parameters=values, items=frozenset(self.items))
 
     def drawn(self, kind: str, depth: int) -> str:
         """Return something of a kind: a word, a column or literal, or a template with its holes filled."""
@@ -91,7 +91,7 @@ class _Chance:
         return _HOLE.sub(lambda hole: self.drawn(hole[1], depth + (kind in LEAVES)), text)
 
 
-def generated(count: int, *, seed: int) -> list[Asked]:
+def generated(count: int, *, seed: int) -> list[GeneratedQuery]:
     """Return questions over the tables of `generated_rows`; the same for the same seed."""
     chance = _Chance(seed)
-    return [chance.question() for _ in range(count)]
+    return [chance.query() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Tables made up by chance, other ones for each seed: every type, values at its edges and between them, nulls, and keys that join.
+"""Random tables by seed: every type, values at its edges and between them, nulls, and keys that join.
 
 Columns that a sum may safely touch (`n`, `sm`, `tn`, `li`, `e`, `m`) stand beside those whose edges overflow (`i`, `l`, `b`, `s`, `d`).
 """

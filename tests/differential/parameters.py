@@ -1,4 +1,4 @@
-"""Questions with values bound to them."""
+"""Queries with bound values."""
 
 import datetime
 import math

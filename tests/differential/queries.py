@@ -1,4 +1,4 @@
-"""Whole queries over `lab.d.t` and `lab.d.o`, by the item of the subset that they try.
+"""Whole queries over `lab.d.t` and `lab.d.o`, by the item of the subset that they test.
 
 Those with ORDER BY by something unique are compared in order. `~` before a query: doubles are summed, so their last digits may differ.
 """

@@ -1,4 +1,4 @@
-"""What generated questions are made of: words, columns and literals of each kind, and templates with holes for them.
+"""Parts of generated queries: words, columns and literals of each kind, and templates with holes for them.
 
 A template stands beside the item of the published subset that it tries. ``{whole}`` is a hole for a whole number, ``{truth}`` for a
 condition, ``{any}`` for anything; `PICKED` says which kinds such a hole may take.

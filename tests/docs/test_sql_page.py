@@ -39,11 +39,11 @@ def test_no_function_is_in_two_groups():
 
 
 def test_types_operators_words_and_fields_are_on_the_page():
-    said = named(PAGE)
+    listed = named(PAGE)
     for names in (TYPES.values(), FIELDS_OF_TIME, REFUSED_WORDS, SESSION_NAMES, HIDDEN_COLUMNS, VOLATILE):
-        assert set(names) <= said
-    assert set(TYPE_WORDS) - {"ARRAY", "MAP", "STRUCT"} <= said
-    assert set(OPERATORS) - set("()[],.:") <= said
+        assert set(names) <= listed
+    assert set(TYPE_WORDS) - {"ARRAY", "MAP", "STRUCT"} <= listed
+    assert set(OPERATORS) - set("()[],.:") <= listed
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

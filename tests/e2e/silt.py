@@ -55,7 +55,7 @@ def process(*arguments: object, stdin: str | None = None, **environment: str) ->
 
 
 def silt(*arguments: object, stdin: str = "") -> Result:
-    """Run `silt` in this process, with nobody at the terminal."""
+    """Run `silt` in this process, without a terminal."""
     out, err = io.StringIO(), io.StringIO()
     before, sys.stdin = sys.stdin, io.StringIO(stdin)
     try:

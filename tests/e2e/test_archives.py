@@ -22,6 +22,6 @@ def test_both_kinds_are_recorded_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert missing_kinds(Settings(), find_java()) == ["connect", "classic"]
     main()
-    assert capfd.readouterr().out, "it says what takes so long"
+    assert capfd.readouterr().out, "the reason of the wait is shown"
     assert missing_kinds(Settings(), find_java()) == []
     assert len(list((tmp_path / "siltstone" / "appcds").glob("*.jsa"))) == 2

@@ -1,6 +1,7 @@
 import datetime
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
+from tests.support.refusals import figures
 
 NEW = "a.b.c"
 ADA = {
@@ -68,11 +70,11 @@ def test_a_producer_writes_a_sequence_once(lake: Path):
     for number in ("5", "9"):
         refused = silt(*call[:-1], number)
         assert refused.code == 2
-        assert "Send 8 next" in refused.err
+        assert "8" in figures(refused.err).split()
     assert silt(*call[:-1], "8").data == {"sequence": 2, "rows": 1, "applied": True}
 
 
-def test_what_head_writes_upsert_reads(lake: Path):
+def test_upsert_reads_the_json_of_head(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps(ADA))
     shown = silt("--lake", lake, "--json", "head", PEOPLE).out
     assert silt("--lake", lake, "upsert", PEOPLE, "-", stdin=shown).code == 0
@@ -92,7 +94,7 @@ def test_tombstones_hide_at_once_and_are_listed_until_they_are_folded(lake: Path
     ]
 
 
-def test_a_key_that_no_row_has_is_accepted_and_the_answer_says_that_nothing_matches(lake: Path):
+def test_a_tombstone_of_an_unknown_key_is_accepted_and_matches_no_row(lake: Path):
     assert PEOPLE in silt("--lake", lake, "tombstone", PEOPLE, "nobody").out
     assert silt("--lake", lake, "--json", "tombstone", PEOPLE, "nobody").data["rows_matched"] == 0
 
@@ -142,7 +144,7 @@ def test_get_names_the_keys_that_are_not_there(lake: Path):
     found = silt("--lake", lake, "get", PEOPLE, "x\x1b", "a", "y", "--columns", "name")
     assert (found.code, "x\\x1b, y" in found.err, found.err.count("\n")) == (0, True, 1)
     many = silt("--lake", lake, "get", PEOPLE, "a", *map(str, range(12)))
-    assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more" in many.err
+    assert figures(many.err).split()[-11:] == [*"0123456789", "2"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_create_again_is_the_same_dataset_and_describe_shows_it(lake: Path):
     assert Path(described["path"]).is_dir()
 
 
-def test_list_and_status_know_every_dataset(lake: Path):
+def test_list_and_status_show_every_dataset(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
     assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PEOPLE, PRICES]
     people, prices = silt("--lake", lake, "--json", "status").data
@@ -237,7 +239,7 @@ def test_list_and_status_know_every_dataset(lake: Path):
 def test_people_get_tables(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", json.dumps(ADA))
     assert PEOPLE in silt("--lake", lake, "list").out
-    assert "1 row in 1 batch" in silt("--lake", lake, "status", PEOPLE).out
+    assert re.search(r"\b1 row\b.*\b1\b", silt("--lake", lake, "status", PEOPLE).out)
     assert "id" in silt("--lake", lake, "describe", PEOPLE).out
     assert '["a", "b"]' in silt("--lake", lake, "head", PEOPLE).out
     assert PEOPLE in silt("--lake", lake, "tombstones", PEOPLE).out
@@ -271,7 +273,7 @@ def test_compact_without_a_backlog_and_vacuum_need_no_spark(lake: Path):
     assert silt("--lake", lake, "--json", "vacuum", PEOPLE, "--dry-run", "--retention-hours", "2").data["files"] == []
 
 
-def test_drop_shows_what_it_would_take_then_takes_it(lake: Path):
+def test_drop_lists_its_effect_in_a_dry_run_and_then_deletes(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}')
     folder = Path(silt("--lake", lake, "--json", "describe", PEOPLE).data["path"])
     before = contents(lake)
@@ -282,25 +284,26 @@ def test_drop_shows_what_it_would_take_then_takes_it(lake: Path):
     assert [one["name"] for one in silt("--lake", lake, "--json", "list").data] == [PRICES]
 
 
-def test_a_lake_that_is_not_there_is_told_from_an_empty_one(lake_path: Path, tmp_path: Path):
+def test_a_lake_that_does_not_exist_differs_from_an_empty_one(lake_path: Path, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     for path in (lake_path, tmp_path / "folder"):
-        says = f"There is no lake at {path} yet; silt create makes it."
         listed = silt("--lake", path, "--json", "list")
         assert (listed.code, listed.data, listed.err) == (0, [], "")
         listed = silt("--lake", path, "list")
-        assert (listed.code, listed.out, listed.err) == (0, "", f"{says}\n")
+        message = listed.err.removesuffix("\n")
+        assert (listed.code, listed.out, str(path) in message) == (0, "", True)
         for call in (["status"], ["compact", "--all"], ["vacuum", "--all"], ["describe", PEOPLE], ["head", PEOPLE]):
             refused = silt("--lake", path, "--json", *call)
-            assert (refused.code, refused.error) == (3, {"kind": "not_found", "reason": None, "message": says}), call
-        assert says in [check["found"] for check in silt("--lake", path, "--json", "doctor").data["checks"]]
+            assert (refused.code, refused.error) == (3, {"kind": "not_found", "reason": None, "message": message}), call
+        assert message in [check["found"] for check in silt("--lake", path, "--json", "doctor").data["checks"]]
     assert not lake_path.exists()
 
 
 def test_a_lake_without_datasets_is_an_empty_one(lake: Path):
     for name in (PEOPLE, PRICES):
         silt("--lake", lake, "drop", name, "--yes")
-    assert "No datasets" in silt("--lake", lake, "list").out
+    assert silt("--lake", lake, "--json", "list").data == []
+    assert str(lake) not in silt("--lake", lake, "list").err
     assert silt("--lake", lake, "--json", "status").data == []
 
 
@@ -321,11 +324,11 @@ def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
         checks = {check["name"]: check for check in found.data["checks"]}
         for name in ("lake", "writable"):
             assert checks[name]["verdict"] == "failed"
-            assert f"{tmp_path / 'file'} is a file, not a folder" in checks[name]["found"]
+            assert str(tmp_path / "file") in checks[name]["found"]
         assert checks["disk"]["verdict"] in ("ok", "note")
 
 
-def test_doctor_notes_variables_that_nobody_reads(monkeypatch: pytest.MonkeyPatch):
+def test_doctor_notes_unknown_variables(monkeypatch: pytest.MonkeyPatch):
     def environment() -> dict[str, str]:
         checks: list[dict[str, str]] = silt("--json", "doctor").data["checks"]
         return next(check for check in checks if check["name"] == "environment")
@@ -357,7 +360,7 @@ def test_small_files_of_changes_are_squashed(lake: Path):
         silt("--lake", lake, "upsert", NEW, "--row", json.dumps({"id": 1, "n": number}))
     assert silt("--lake", lake, "--json", "compact", NEW, "--squash", "--dry-run").data["files_removed"] == 3
     assert silt("--lake", lake, "--json", "status", NEW).data["backlog_files"] == 3
-    assert "3 files, 3 rows" in silt("--lake", lake, "compact", NEW, "--squash").out
+    assert figures(silt("--lake", lake, "compact", NEW, "--squash").out).split()[:2] == ["3", "3"]
     status = silt("--lake", lake, "--json", "status", NEW).data
     assert (status["backlog_files"], status["backlog_batches"]) == (1, 3)
     assert silt("--lake", lake, "--json", "compact", NEW, "--squash").data["files_removed"] == 0
@@ -374,12 +377,12 @@ def test_head_shows_an_earlier_moment(lake: Path):
     assert rows_of(lake, PEOPLE, "--at", now) == []
 
 
-def test_history_tells_commits_for_people_and_for_machines(lake: Path):
+def test_history_shows_commits_as_a_table_and_as_json(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}', "--row", '{"id": "b"}')
     silt("--lake", lake, "tombstone", PEOPLE, "a", "--actor", "Grace Hopper")
-    told = silt("--lake", lake, "--json", "history", PEOPLE).data
-    assert [entry["what"] for entry in told] == ["tombstone", "upsert", "create", "create"]
-    assert told[1] | {"at": "", "pid": 0, "who": "", "bytes_added": 1} == {
+    entries = silt("--lake", lake, "--json", "history", PEOPLE).data
+    assert [entry["what"] for entry in entries] == ["tombstone", "upsert", "create", "create"]
+    assert entries[1] | {"at": "", "pid": 0, "who": "", "bytes_added": 1} == {
         "at": "",
         "table": "changes",
         "version": 1,
@@ -405,7 +408,7 @@ def test_history_tells_commits_for_people_and_for_machines(lake: Path):
         ["changes", "2", "tombstone"],
         ["changes", "1", "upsert"],
     ]
-    assert "Grace Hopper (1 tombstone, hid 1 row)" in shown
+    assert re.search(r"Grace Hopper.*\b1 tombstone\b.*\b1 row\b", shown)
 
 
 def test_changes_can_be_followed_page_by_page(lake: Path):

@@ -1,4 +1,4 @@
-"""`silt compactor` as its users meet it, without Spark."""
+"""`silt compactor` as a process, without Spark."""
 
 import re
 import shutil
@@ -14,6 +14,7 @@ from tests.e2e.conftest import PEOPLE
 from tests.e2e.silt import process, silt
 from tests.support.children import NO_SPARK
 from tests.support.compactors import CompactorProcess
+from tests.support.refusals import figures
 
 
 @pytest.fixture
@@ -37,17 +38,15 @@ class Compactors:
         return self.made[-1]
 
 
-def test_a_second_compactor_stands_by_takes_over_from_one_that_was_killed_and_stops_when_told(
-    lake: Path, compactors: Compactors
-):
+def test_a_standby_takes_over_from_a_killed_compactor_and_stops_on_request(lake: Path, compactors: Compactors):
     first = compactors.start()
     assert first.wait_for("started")["role"] == "all"
     assert first.wait_for("holding")["epoch"] == 1
     second = compactors.start("run", "--only", "vacuum")
-    assert f"process {first.pid} on " in second.wait_for("standing_by")["because"]
+    assert str(first.pid) in second.wait_for("standing_by")["because"]
     shown = silt("--lake", lake, "compactor", "status").out
-    assert f"process {first.pid} on " in shown
-    assert ", waiting\n" in shown
+    assert str(first.pid) in shown
+    assert re.search(r"\bwaiting\n", shown)
     assert "+00:00" not in shown
     assert re.search(r"\npaused +no\n", shown)
     first.send(signal.SIGKILL)
@@ -59,10 +58,10 @@ def test_a_second_compactor_stands_by_takes_over_from_one_that_was_killed_and_st
     assert (done.code, done.out.splitlines()[0].split(",")[0]) == (0, f"{PEOPLE}: nothing to fold")
     for call in (("vacuum", PEOPLE), ("compact", PEOPLE, "--squash")):
         assert silt("--lake", lake, *call).code == 0
-        told = silt("--lake", lake, "--json", *call)
-        assert (told.code, told.data["dataset"], told.err) == (0, PEOPLE, "")
-    kept_short = silt("--lake", lake, "--json", "vacuum", PEOPLE, "--retention-hours", "0.5")
-    assert (kept_short.code, kept_short.error["kind"]) == (2, "invalid_request")
+        done = silt("--lake", lake, "--json", *call)
+        assert (done.code, done.data["dataset"], done.err) == (0, PEOPLE, "")
+    too_short = silt("--lake", lake, "--json", "vacuum", PEOPLE, "--retention-hours", "0.5")
+    assert (too_short.code, too_short.error["kind"]) == (2, "invalid_request")
     cycle = process("--lake", lake, "--json", "compact", "--cycle", "--only", "vacuum")
     assert (cycle.code, cycle.data, cycle.err) == (0, [], "")
     silt("--lake", lake, "compactor", "resume")
@@ -90,37 +89,38 @@ def test_once_runs_everything_once_and_ends(lake: Path):
             opened.dataset(PEOPLE).upsert([{"id": f"p{number}"}])
     done = process("--lake", lake, "compactor", "run", "--once", "--only", "squash", "--dataset", PEOPLE)
     assert done.code == 0, done.err
-    assert "holds the lease, epoch 1" in done.out
-    assert f"squash {PEOPLE}: 40 files became 1" in done.out
-    assert "cycle 1 ended: 1 job, 0 failed" in done.out
+    lines = done.out.splitlines()
+    assert any("lease" in line and "epoch 1" in line for line in lines), lines
+    assert any(f"squash {PEOPLE}" in line and "40 1" in figures(line) for line in lines), lines
+    assert any("cycle 1" in line and "1 1 0" in figures(line) for line in lines), lines
     assert len(silt("--lake", lake, "--json", "head", PEOPLE, "-n", "100").data) == 40
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "fact"),
     [
-        (("--only", "nix"), "There is no tier or kind of job 'nix'"),
-        (("--catalog", "nix"), "There is no catalog nix"),
-        (("--dataset", "no.such.one"), "There is no dataset no.such.one"),
-        (("--nix",), "No such option"),
+        (("--only", "nix"), "'nix'"),
+        (("--catalog", "nix"), "nix"),
+        (("--dataset", "no.such.one"), "no.such.one"),
+        (("--nix",), "--nix"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(lake: Path, options: tuple[str, ...], says: str):
+def test_unknown_names_are_refused_before_anything_runs(lake: Path, options: tuple[str, ...], fact: str):
     done = silt("--lake", lake, "compactor", *options)
     assert done.code in (2, 3)
-    assert says in done.err
+    assert fact in done.err
     assert not (lake / "_system" / "leases").exists()
 
 
-def test_once_beside_a_compactor_says_who_works(lake: Path, compactors: Compactors):
+def test_once_beside_a_compactor_names_the_lease_holder(lake: Path, compactors: Compactors):
     first = compactors.start()
     first.wait_for("holding")
     done = process("--lake", lake, "--json", "compactor", "--once")
     assert done.code == 4
-    assert f"process {first.pid} on " in done.err
+    assert str(first.pid) in done.err
 
 
-def test_leases_that_cannot_be_read_keep_it_standing_by_with_a_clear_word(lake: Path, compactors: Compactors):
+def test_a_compactor_that_cannot_read_the_leases_stands_by_with_a_reason(lake: Path, compactors: Compactors):
     compactors.start("--once", "--only", "vacuum").wait()
     shutil.rmtree(lake / "_system" / "leases" / "_delta_log")
     second = compactors.start()

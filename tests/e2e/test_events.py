@@ -1,4 +1,4 @@
-"""`silt events` as a user meets it, on SQLite and on Delta."""
+"""`silt events` on SQLite and on Delta."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("log")
-def test_what_was_imported_is_exported_byte_for_byte(tmp_path: Path) -> None:
+def test_imported_events_are_exported_byte_for_byte(tmp_path: Path) -> None:
     assert silt("events", "export").out == "\n".join(LINES) + "\n"
     assert silt("events", "export", tmp_path / "out.ndjson").code == 0
     assert (tmp_path / "out.ndjson").read_bytes() == (tmp_path / "in.ndjson").read_bytes()
@@ -57,7 +57,7 @@ def test_lists_are_paged_and_filtered() -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_where_things_stand() -> None:
+def test_builds_partitions_and_jobs_are_listed() -> None:
     builds = silt("events", "builds", "--json").data["builds"]
     assert builds[0]["last_index"] > builds[-1]["last_index"]
     assert silt("events", "builds", "build 0", "--json").data["build_request_id"] == "build 0"
@@ -147,7 +147,7 @@ def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
     assert "s3cret" not in unreachable.err
 
 
-def test_a_projection_can_be_made_anew_and_is_if_it_is_broken(tmp_path: Path) -> None:
+def test_a_projection_is_rebuilt_on_request_and_if_it_is_broken(tmp_path: Path) -> None:
     uri = f"delta://{tmp_path}/log"
     silt("events", "import", "-", "--log", uri, stdin="\n".join(LINES))
     assert silt("events", "rebuild", "--log", uri).out == "Folded 120 events.\n"

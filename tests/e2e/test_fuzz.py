@@ -30,7 +30,7 @@ def test_no_damage_to_a_file_ends_a_command_with_anything_but_one_line(damages: 
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["wrong"] == []
-    assert told["runs"] > 60
-    assert told["refused"] > 10
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert report["runs"] > 60
+    assert report["refused"] > 10

@@ -1,4 +1,4 @@
-"""What only a process of its own can show: what it loads, how quickly it answers, signals, pipes, terminals."""
+"""Promises that need a process of its own: loaded modules, start time, signals, pipes, terminals."""
 
 import array
 import fcntl
@@ -102,7 +102,7 @@ def test_the_lake_can_come_from_the_environment_and_globals_may_stand_anywhere(l
     assert silt("list", f"--lake={lake}", "--json").data == expected
 
 
-def test_what_stands_after_two_dashes_is_an_argument(lake: Path):
+def test_text_after_two_dashes_is_an_argument(lake: Path):
     assert silt("--lake", lake, "--json", "upsert", PEOPLE, "--row", '{"id": "--json"}').code == 0
     assert silt("--lake", lake, "tombstone", PEOPLE, "--", "--json").out.startswith("Hid 1 row")
     assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
@@ -134,7 +134,7 @@ def test_a_closed_pipe_ends_quietly(lake: Path):
 
 
 def waiting_bytes(pipe: IO[bytes]) -> int:
-    """Return how much of what was written nobody has read yet."""
+    """Return the number of bytes that were written and not yet read."""
     found = array.array("i", [0])
     fcntl.ioctl(pipe.fileno(), termios.FIONREAD, found)
     return found[0]
@@ -224,7 +224,7 @@ def test_an_interrupt_of_spark_is_one_line_and_leaves_no_jvm(lake: Path, seconds
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 1), ("n\n", 1, 2)])
-def test_a_person_at_a_terminal_is_asked_before_a_drop(lake: Path, answer: str, code: int, left: int):
+def test_a_drop_at_a_terminal_needs_a_confirmation(lake: Path, answer: str, code: int, left: int):
     terminal, end = pty.openpty()
     try:
         child = subprocess.Popen(
@@ -273,8 +273,8 @@ def test_a_person_at_a_terminal_reads_that_spark_starts_before_it_does(lake: Pat
                 shown += piece
         os.close(terminal)
     assert child.returncode == 5
-    said = shown.decode(errors="replace")
-    assert "Starting Spark" in said, said
+    text = shown.decode(errors="replace")
+    assert "Starting Spark" in text, text
     quiet = subprocess.run([*call, "--json"], capture_output=True, text=True, check=False, env=without_jars)
     assert (quiet.returncode, "Starting" in quiet.stdout + quiet.stderr) == (5, False)
 

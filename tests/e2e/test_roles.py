@@ -1,4 +1,4 @@
-"""What each role may do with each command: a new command has to say what it does, or a test fails."""
+"""Which commands each role may run. A new command must declare its effect, or a test fails."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ COMPACTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "cache evict": (("cache", "evict", NAME),),
     "cache warm": (("cache", "warm", NAME),),
 }
-"""What moves or deletes files, or tells other processes what to do: a reader may not."""
+"""Commands that move or delete files, or direct other processes; a reader may not run them."""
 READS: dict[str, tuple[tuple[str, ...], ...]] = {
     "list": (("list",),),
     "describe": (("describe", NAME),),
@@ -125,12 +125,12 @@ def _called(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def test_every_command_says_what_it_does_to_a_lake():
+def test_every_command_declares_its_effect_on_a_lake():
     assert set(commands(typer.main.get_command(app))) == {*WRITES, *COMPACTS, *READS, *NO_LAKE}
 
 
 @pytest.mark.parametrize(("role", "call"), REFUSED, ids=[f"{role}: {' '.join(call[:3])}" for role, call in REFUSED])
-def test_what_is_not_its_own_is_refused_and_changes_nothing(
+def test_commands_of_other_roles_are_refused_and_change_nothing(
     made: Path, monkeypatch: pytest.MonkeyPatch, role: str, call: tuple[str, ...]
 ):
     monkeypatch.setenv("SILT_ROLE", role)

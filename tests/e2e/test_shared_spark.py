@@ -1,4 +1,4 @@
-"""The Spark server that commands share, as a user meets it: one server, joined by all, gone when it should be."""
+"""The Spark server that commands share: one server, joined by all, ended when it is idle."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from siltstone.host.user_cache import cache_folder
 from siltstone.query.spark_executor import SERVER_ENDED
 from siltstone.spark.connect_server import listens
 from siltstone.spark.python_workers import python_daemons
-from siltstone.spark.shared_server import STATE_FILE, RunningServer, keeper_lives, read_state
+from siltstone.spark.shared_server import STATE_FILE, RunningServer, daemon_lives, read_state
 from tests.e2e.silt import Result, process
 
 NAME = "a.b.c"
@@ -106,10 +106,10 @@ def first_two(user: User) -> list[Result]:
 
 
 def wait_until_gone(user: User) -> None:
-    """Wait for the server, and for its keeper, which ends a moment later."""
+    """Wait for the server, and for its daemon, which ends a moment later."""
     clock = SystemClock()
     deadline = clock.monotonic_seconds() + GONE_SECONDS
-    while user.silt("spark", "status").data["running"] or keeper_lives(user.place):
+    while user.silt("spark", "status").data["running"] or daemon_lives(user.place):
         assert clock.monotonic_seconds() < deadline
         clock.sleep(0.5)
 
@@ -125,7 +125,7 @@ def test_two_commands_at_once_start_one_server_and_the_third_joins_it(user: User
 
 
 @pytest.mark.usefixtures("first_two")
-def test_the_token_is_seen_by_nobody_else(user: User):
+def test_other_users_cannot_see_the_token(user: User):
     token = user.running().token
     shown = user.silt("spark", "status")
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
@@ -135,7 +135,7 @@ def test_the_token_is_seen_by_nobody_else(user: User):
 
 
 @pytest.mark.usefixtures("first_two")
-def test_whoever_shows_another_token_is_refused(user: User):
+def test_a_client_with_another_token_is_refused(user: User):
     refused = user.silt("sql", COUNT, "--engine", "spark", SILT_SPARK_REMOTE=f"{user.running().address}/;token=other")
     assert (refused.code, refused.error["kind"]) == (5, "unavailable"), refused
 
@@ -152,7 +152,7 @@ def test_the_ui_answers_on_this_machine_only(user: User):
 
 
 @pytest.mark.usefixtures("first_two")
-def test_a_damaged_state_is_mended_and_the_server_kept(user: User):
+def test_a_damaged_state_is_repaired_and_the_server_goes_on(user: User):
     before = user.pid()
     (user.place / STATE_FILE).write_text("garbage")
     assert user.silt("sql", COUNT, "--engine", "spark").data["rows"] == [[2]]
@@ -178,8 +178,8 @@ def test_python_processes_go_with_the_last_client(user: User, tmp_path: Path):
 
 
 @pytest.mark.usefixtures("first_two")
-def test_a_client_whose_server_dies_is_told_soon_and_gets_another(user: User):
-    """The client is at work, and hears of it, when the keeper is killed; the server that it gets next ends with it."""
+def test_a_client_whose_server_dies_gets_an_error_soon_and_then_another_server(user: User):
+    """The client is at work, and hears of it, when the daemon is killed; the server that it gets next ends with it."""
     before = user.running()
     environment = os.environ | user.environment | {"SILT_SPARK_IDLE_MINUTES": "0.03"}
     client = subprocess.Popen(
@@ -204,7 +204,7 @@ def test_a_client_whose_server_dies_is_told_soon_and_gets_another(user: User):
         assert SystemClock().monotonic_seconds() - killed < 60
         assert client.stdout.readline() == "2\n"
     assert not listens(before.port)
-    wait_until_gone(user)  # the new one was told to end soon after its last client
+    wait_until_gone(user)  # the new one ends soon after its last client
     user.silt("spark", "stop", "--force")  # that for jobs
     assert user.silt("spark", "stop").data == {"stopped": 0}
     assert user.silt("spark", "status", "--ui").error["kind"] == "invalid_request"
@@ -257,7 +257,7 @@ class Replaced:
     job: Result
     """A job that ran meanwhile."""
     read: list[str]
-    """What a client said whose reads ran on that server."""
+    """Output of a client whose reads ran on that server."""
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_a_server_whose_query_does_not_obey_is_replaced_and_jobs_do_not_notice(u
 
 
 @pytest.mark.deep
-def test_another_clients_query_is_asked_again_on_the_server_that_replaces_its_own(replaced: Replaced):
+def test_a_query_of_another_client_runs_again_on_the_replacement_server(replaced: Replaced):
     """A stream is not: rows of it were given away already. It says why."""
     answer, stream = replaced.read
     assert answer == "answer: 9"

@@ -1,4 +1,4 @@
-"""What people see: null and empty text apart, one form of times, names that a shell completes."""
+"""Output for people: null differs from empty text, times have one form, a shell completes names."""
 
 import re
 from pathlib import Path

@@ -43,7 +43,7 @@ def test_bad_tiers_are_refused_by_name(clicks: str) -> None:
     assert silt("tiers", "web.eu.nobody").code == 3
 
 
-def test_a_log_says_how_it_is_clustered_and_which_duplicates_survive(clicks: str) -> None:
+def test_a_log_shows_how_it_is_clustered_and_which_duplicates_survive(clicks: str) -> None:
     shown = silt("describe", clicks)
     assert re.search(r"at, id\b.*\blast\b", shown.out)
     assert silt("describe", clicks, "--json").data["cluster_by"] == ["id", "at"]
@@ -52,7 +52,7 @@ def test_a_log_says_how_it_is_clustered_and_which_duplicates_survive(clicks: str
     assert "dedup_by=['id', 'at']" in refused.err
 
 
-def test_a_keyed_dataset_is_said_to_have_no_tiers(lake_path: Path) -> None:
+def test_a_keyed_dataset_has_no_tiers(lake_path: Path) -> None:
     silt("--lake", lake_path, "create", "a.b.keyed", "--key", "id", "--schema", "id STRING")
     assert "a.b.keyed" in silt("--lake", lake_path, "tiers", "a.b.keyed").out
     assert silt("--lake", lake_path, "--json", "tiers", "a.b.keyed").data == []

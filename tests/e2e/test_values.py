@@ -1,5 +1,6 @@
-"""Values through the command: what is shown is what is read, and what cannot be shown is an error with a name."""
+"""Values through the command: shown values are read back, and a value that cannot be shown is a named error."""
 
+import json
 import math
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def test_rows_that_get_shows_are_the_rows_that_upsert_reads(lake: Path):
 def test_a_value_that_could_mean_two_things_is_refused_with_the_accepted_form(lake: Path, row: str):
     refused = silt("--lake", lake, "--json", "upsert", "a.b.all", "--row", row)
     assert (refused.code, refused.error["kind"]) == (2, "invalid_request")
-    assert "row 0, column" in refused.error["message"]
-    assert "Accepted: " in refused.error["message"]
+    column = list(json.loads(row))[1]
+    assert [fact for fact in ("row 0", f"'{column}'") if fact not in refused.error["message"]] == []
 
 
 def test_a_row_that_names_a_field_twice_is_refused(lake: Path, tmp_path: Path):

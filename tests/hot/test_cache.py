@@ -47,7 +47,7 @@ def dataset(lake: Lake) -> Dataset:
 
 @pytest.mark.parametrize("group_rows", [1, 500_000])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_keyed_dataset_says_the_same_after_each_step_of_a_random_history(
+def test_a_keyed_dataset_has_the_same_rows_after_each_step_of_a_random_history(
     lake: Lake, seed: int, group_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_room, "GROUP_ROWS", group_rows)
@@ -76,7 +76,9 @@ def test_a_keyed_dataset_says_the_same_after_each_step_of_a_random_history(
 
 @pytest.mark.parametrize("survivor", [None, "first", "last"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_log_says_the_same_after_each_step_of_a_random_history(lake: Lake, seed: int, survivor: str | None) -> None:
+def test_a_log_has_the_same_rows_after_each_step_of_a_random_history(
+    lake: Lake, seed: int, survivor: str | None
+) -> None:
     chance = random.Random(seed)
     given: dict[str, Any] = (
         {"dedup_by": ["at", "visitor", "account", "region"], "survivor": survivor} if survivor else {}
@@ -101,17 +103,17 @@ def test_a_log_says_the_same_after_each_step_of_a_random_history(lake: Lake, see
             assert_same(lake, log)
 
 
-def test_a_fill_in_many_pieces_says_the_same(lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_in_many_pieces_has_the_same_rows(lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill_room, "PIECE_ROWS", 20)
     monkeypatch.setattr(fill_room, "BATCH_ROWS", 7)
     fold_by_arrow(dataset, files=3, group_rows=10)
     dataset.upsert([person(5, n=-5), person(200)])
     dataset.tombstone([key(6)])
-    told: list[tuple[int, int]] = []
-    lake.hot.fill(NAME, progress=lambda done, total: told.append((done, total)))
+    calls: list[tuple[int, int]] = []
+    lake.hot.fill(NAME, progress=lambda done, total: calls.append((done, total)))
     assert_same(lake, dataset)
-    assert told[-1] == (102, 103)
-    assert len(told) >= 5
+    assert calls[-1] == (102, 103)
+    assert len(calls) >= 5
 
 
 def test_an_empty_dataset_can_be_hot(lake: Lake) -> None:
@@ -129,7 +131,7 @@ def fills(lake: Lake) -> int:
     return lake.hot.stats().entries[0].fills
 
 
-def test_what_only_moves_rows_applies_nothing_and_fills_nothing(lake: Lake, dataset: Dataset) -> None:
+def test_a_commit_that_only_moves_rows_applies_and_fills_nothing(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     dataset.upsert([person(3, n=33)])
     dataset.upsert([person(4, n=44)])
@@ -210,7 +212,7 @@ def test_a_dropped_dataset_is_not_found_and_a_new_one_of_its_name_is_itself(lake
 
 
 @pytest.mark.usefixtures("dataset")
-def test_a_dataset_that_another_process_drops_and_creates_is_filled_anew(lake: Lake) -> None:
+def test_a_dataset_that_another_process_drops_and_creates_is_filled_again(lake: Lake) -> None:
     lake.hot.fill(NAME)
     with Lake.open(lake.path, settings=SETTINGS) as other:
         other.drop(NAME)
@@ -218,7 +220,7 @@ def test_a_dataset_that_another_process_drops_and_creates_is_filled_anew(lake: L
     assert ask(lake, NAME, "SELECT min(n) FROM {t}") == 7
 
 
-def test_a_dataset_that_was_set_back_to_an_earlier_copy_is_filled_anew(
+def test_a_dataset_that_was_restored_from_an_earlier_copy_is_filled_again(
     lake: Lake, dataset: Dataset, tmp_path: Path
 ) -> None:
     shutil.copytree(dataset.path, tmp_path / "copy")
@@ -276,10 +278,10 @@ def test_a_fill_that_would_not_fit_is_refused_before_it_starts(tmp_path: Path) -
     with Lake.open(tmp_path / "lake", settings=Settings(durable=False, hot_cache_mb=1)) as lake:
         made = create(lake)
         made.upsert(noise(25_000))
-        told: list[int] = []
+        calls: list[int] = []
         with pytest.raises(NotResident, match=r"1 MB"):
-            lake.hot.fill(NAME, progress=lambda done, _: told.append(done))
-        assert told == []
+            lake.hot.fill(NAME, progress=lambda done, _: calls.append(done))
+        assert calls == []
         assert not lake.hot.want(NAME).admitted
         assert lake.hot.stats().entries[0].misses == 1
 
@@ -298,7 +300,7 @@ def test_a_fill_that_outgrows_its_estimate_is_stopped_and_remembered(
         assert not lake.hot.decide(NAME).admitted
 
 
-def test_of_three_datasets_the_budget_holds_one_and_the_one_that_is_asked_stays(tmp_path: Path) -> None:
+def test_of_three_datasets_the_budget_holds_the_queried_one(tmp_path: Path) -> None:
     names = [f"crm.sales.t{number}" for number in range(3)]
     with Lake.open(tmp_path / "lake", settings=Settings(durable=False, hot_cache_mb=3)) as lake:
         for name in names:
@@ -402,7 +404,7 @@ def test_a_purge_or_drop_of_the_same_lake_lets_the_rows_go(lake: Lake, dataset: 
 
 
 @pytest.mark.usefixtures("dataset")
-def test_an_answer_that_is_not_read_to_its_end_is_in_nobodys_way(lake: Lake) -> None:
+def test_a_partly_fetched_result_blocks_no_other_query(lake: Lake) -> None:
     lake.hot.fill(NAME)
     for _ in range(2):  # the second gets the transaction of the first
         with lake.hot.pinned([NAME]) as hot:

@@ -11,7 +11,7 @@ import pytest
 from siltstone import Lake, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.errors import NotFound, Unavailable
-from siltstone.spark.sessions import SparkSessions
+from siltstone.spark.lake_sessions import LakeSessions
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import replace_session, store_of
 
@@ -135,8 +135,8 @@ def at_once(chaos: Chaos, seconds: float) -> None:
     assert [thread.name for thread in threads if thread.is_alive()] == []
 
 
-def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Counter[str]:
-    def refuse(_sessions: SparkSessions, _server: object) -> None:
+def run_chaos(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Counter[str]:
+    def refuse(_sessions: LakeSessions, _server: object) -> None:
         raise NoSpark
 
     replace_session(monkeypatch, refuse)
@@ -150,11 +150,11 @@ def unleash(path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> C
 
 
 def test_a_hundred_threads_at_once_see_one_state_each_and_no_old_one(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
-    done = unleash(lake_path, monkeypatch, seconds=2)
+    done = run_chaos(lake_path, monkeypatch, seconds=2)
     assert min(done[what] for what in ("ask", "write", "purge", "evict")) > 0, done
 
 
 @pytest.mark.deep
 def test_a_hundred_threads_for_a_long_time(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
-    done = unleash(lake_path, monkeypatch, seconds=60)
+    done = run_chaos(lake_path, monkeypatch, seconds=60)
     assert min(done[what] for what in ("ask", "join", "page", "write", "purge", "evict", "pin")) > 10, done

@@ -1,4 +1,4 @@
-"""silt cache, and what its wishes do in a process that lasts."""
+"""silt cache, and the effect of its directives in a long-running process."""
 
 import json
 import os
@@ -46,8 +46,8 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to be")
 
 
-def asked(lake: Lake) -> bool:
-    """Ask, which also makes a process look at its wishes; return whether it was answered."""
+def is_answered_hot(lake: Lake) -> bool:
+    """Run a query, which also makes a process read its directives; return whether the hot engine answered."""
     try:
         return bool(ask(lake, NAME, "SELECT count(*) FROM {t}") == 100)
     except NotResident:
@@ -56,33 +56,33 @@ def asked(lake: Lake) -> bool:
 
 @pytest.mark.usefixtures("dataset")
 def test_a_pin_is_honoured_by_processes_that_run_and_by_those_that_start_later(lake: Lake) -> None:
-    assert not asked(lake)
-    [told] = silt("--lake", str(lake.path), "--json", "cache", "pin", NAME).data
-    assert (told["dataset"], told["pinned"], told["fits"]) == (NAME, True, True)
-    until(lambda: asked(lake))
+    assert not is_answered_hot(lake)
+    [entry] = silt("--lake", str(lake.path), "--json", "cache", "pin", NAME).data
+    assert (entry["dataset"], entry["pinned"], entry["fits"]) == (NAME, True, True)
+    until(lambda: is_answered_hot(lake))
     assert lake.hot.stats().entries[0].pinned
     with Lake.open(lake.path, settings=SETTINGS) as later:
-        until(lambda: asked(later))
+        until(lambda: is_answered_hot(later))
         silt("--lake", str(lake.path), "cache", "evict", NAME)
-        until(lambda: not asked(later))
+        until(lambda: not is_answered_hot(later))
         assert not later.hot.stats().entries[0].pinned
-    until(lambda: not asked(lake))
+    until(lambda: not is_answered_hot(lake))
 
 
 @pytest.mark.usefixtures("dataset")
 def test_a_warming_is_measured_and_done_by_processes_that_run_only(lake: Lake) -> None:
-    assert not asked(lake)
-    [told] = silt("--lake", str(lake.path), "--json", "cache", "warm", NAME).data
-    assert told["rows"] == 100
-    assert told["bytes"] > 0
-    until(lambda: asked(lake))
+    assert not is_answered_hot(lake)
+    [entry] = silt("--lake", str(lake.path), "--json", "cache", "warm", NAME).data
+    assert entry["rows"] == 100
+    assert entry["bytes"] > 0
+    until(lambda: is_answered_hot(lake))
     with Lake.open(lake.path, settings=SETTINGS) as later:
         for _ in range(3):
-            assert not asked(later)
+            assert not is_answered_hot(later)
 
 
 @pytest.mark.usefixtures("dataset")
-def test_measuring_asks_nothing_of_others(lake: Lake) -> None:
+def test_measuring_sends_no_directive_to_other_processes(lake: Lake) -> None:
     silt("--lake", str(lake.path), "cache", "warm", NAME, "--measure")
     assert lake.cache_directives.all() == []
 
@@ -90,8 +90,8 @@ def test_measuring_asks_nothing_of_others(lake: Lake) -> None:
 @pytest.mark.usefixtures("dataset")
 def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
     lake.hot.pin(NAME)
-    assert asked(lake)
-    until(lambda: bool(lake.cache_directives.told()))
+    assert is_answered_hot(lake)
+    until(lambda: bool(lake.cache_directives.process_stats()))
     found = silt("--lake", str(lake.path), "--json", "cache", "stats").data
     [outlook] = found["datasets"]
     assert (outlook["dataset"], outlook["rows_at_most"], outlook["fits"], outlook["pinned"]) == (NAME, 100, True, False)
@@ -104,38 +104,44 @@ def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_a_process_that_closes_its_lake_says_nothing_any_more(tmp_path: Path) -> None:
+def test_a_process_that_closes_its_lake_deletes_its_status_file(tmp_path: Path) -> None:
     with Lake.open(tmp_path / "lake", settings=SETTINGS) as short:
         short.hot.fill(NAME)
-        assert asked(short)
-        until(lambda: bool(short.cache_directives.told()))
-    assert short.cache_directives.told() == []
+        assert is_answered_hot(short)
+        until(lambda: bool(short.cache_directives.process_stats()))
+    assert short.cache_directives.process_stats() == []
 
 
-def test_what_a_dead_process_said_is_removed_and_what_one_elsewhere_said_stays(lake: Lake, dataset: Dataset) -> None:
+def test_status_files_of_dead_processes_are_deleted_and_those_of_other_machines_stay(
+    lake: Lake, dataset: Dataset
+) -> None:
     folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
     folder.mkdir(parents=True)
     dead: dict[str, Any] = {"pid": 999999999, "host": socket.gethostname(), "machine": machine(), "datasets": []}
     (folder / "dead.json").write_text(json.dumps(dead | {"space": process_space()}))
     (folder / "elsewhere.json").write_text(json.dumps(dead | {"space": "a container", "pid": 1}))
     (folder / "same-name.json").write_text(json.dumps(dead | {"machine": "another boot", "installation": "another"}))
-    assert len(lake.cache_directives.told()) == 2, "a host name and a process id say nothing of another machine"
+    assert len(lake.cache_directives.process_stats()) == 2, (
+        "a host name and a process id say nothing of another machine"
+    )
     assert {path.name for path in folder.iterdir()} == {"elsewhere.json", "same-name.json"}
 
 
-def test_what_a_process_of_an_older_version_said_goes_after_a_day_of_silence(lake: Lake, dataset: Dataset) -> None:
+def test_status_files_of_an_older_version_are_deleted_after_a_day_without_an_update(
+    lake: Lake, dataset: Dataset
+) -> None:
     folder = dataset.path.parents[3] / "_system" / "hot" / "processes"
     folder.mkdir(parents=True)
     now = clock_of(lake).now()
     for name, at in {"old": now - timedelta(hours=25), "new": now - timedelta(hours=23)}.items():
         note = {"pid": 999999999, "host": socket.gethostname(), "datasets": [], "at": at.isoformat()}
         (folder / f"{name}.json").write_text(json.dumps(note))
-    assert len(lake.cache_directives.told()) == 1
+    assert len(lake.cache_directives.process_stats()) == 1
     assert [path.name for path in folder.iterdir()] == ["new.json"]
 
 
 @pytest.mark.usefixtures("dataset")
-def test_bad_calls_are_refused_and_leave_no_wish(lake: Lake) -> None:
+def test_bad_calls_are_refused_and_leave_no_directive(lake: Lake) -> None:
     for command in ("pin", "evict", "warm"):
         result = silt("--lake", str(lake.path), "--json", "cache", command, NAME, "crm.sales.none")
         assert (result.code, result.error["kind"]) == (3, "not_found")
@@ -166,10 +172,10 @@ def test_a_process_that_ends_at_once_fills_nothing_behind_answers(tmp_path: Path
         assert not short.hot.decide(NAME).resident
 
 
-def test_a_damaged_wish_is_no_trouble_for_answers(lake: Lake, dataset: Dataset) -> None:
+def test_a_damaged_directive_does_not_affect_queries(lake: Lake, dataset: Dataset) -> None:
     folder = dataset.path.parents[3] / "_system" / "hot" / "directives"
     folder.mkdir(parents=True)
     (folder / f"{NAME}.json").write_text("{")
     lake.hot.fill(NAME)
-    assert asked(lake)
-    assert asked(lake)
+    assert is_answered_hot(lake)
+    assert is_answered_hot(lake)

@@ -20,14 +20,14 @@ def wanted(size_mb: int, *, missed: float | None = None, by_name: bool = False) 
     return Candidate(name="new", estimate_bytes=size_mb * MB, missed_seconds=missed, by_name=by_name)
 
 
-def test_what_fits_beside_the_residents_is_admitted_at_once() -> None:
+def test_a_dataset_that_fits_beside_the_residents_is_admitted_at_once() -> None:
     decision = admit(wanted(40), [held("a", 60, used=1)], budget_bytes=100 * MB)
     assert decision.admitted
     assert decision.evict == ()
     assert figures(decision.reason) == "40 40 100"
 
 
-def test_what_is_larger_than_the_budget_is_refused() -> None:
+def test_a_dataset_that_is_larger_than_the_budget_is_refused() -> None:
     decision = admit(wanted(101, by_name=True), [], budget_bytes=100 * MB)
     assert not decision.admitted
     assert figures(decision.reason) == "101 100"
@@ -50,14 +50,14 @@ def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
 @pytest.mark.parametrize(
     ("missed", "admitted"), [(None, False), (1.0, False), (3.0, True)], ids=["first miss", "before its use", "since"]
 )
-def test_a_question_drives_out_only_what_is_asked_for_less(missed: float | None, admitted: bool) -> None:  # noqa: FBT001
+def test_a_query_evicts_only_datasets_that_are_queried_less(missed: float | None, admitted: bool) -> None:  # noqa: FBT001
     decision = admit(wanted(80, missed=missed), [held("a", 80, used=2)], budget_bytes=100 * MB)
     assert decision.admitted is admitted
     if not admitted:
         assert figures(decision.reason) == "80"
 
 
-def test_datasets_that_are_asked_in_turn_do_not_drive_each_other_out() -> None:
+def test_datasets_that_are_queried_in_turn_do_not_evict_each_other() -> None:
     misses: dict[str, list[float]] = {"b": [], "c": []}
     used, fills = 0.0, 0
     for now in range(30):

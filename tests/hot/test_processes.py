@@ -74,7 +74,7 @@ def test_no_acknowledged_write_is_missed_for_a_long_time(lake_path: Path, tmp_pa
 
 
 def test_evicted_memory_goes_back_to_the_system_within_ten_seconds(lake_path: Path):
-    seen = Child(f"{ACTORS}:let_go", {"path": str(lake_path)}).value()
+    seen = Child(f"{ACTORS}:fill_and_evict", {"path": str(lake_path)}).value()
     assert seen["evicted"] > 200 * 1024 * 1024
     assert seen["before"] - seen["after"] >= 0.7 * seen["evicted"], seen
     assert seen["seconds"] < 10, seen

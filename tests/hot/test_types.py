@@ -104,7 +104,7 @@ def test_many_floats_keep_every_bit(lake: Lake) -> None:
         assert hot[name].to_numpy().tobytes() == view[name].to_numpy().tobytes()
 
 
-def test_a_map_with_a_key_twice_cannot_be_hot_and_the_reason_says_so(lake: Lake) -> None:
+def test_a_map_with_a_key_twice_cannot_be_hot_and_has_a_reason(lake: Lake) -> None:
     dataset = lake.create(NAME, "id STRING, m MAP<STRING, BIGINT>", key="id")
     doubled = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     write_unchecked(dataset, pa.table({"id": pa.array(["1"]), "m": doubled}, schema=dataset.schema))

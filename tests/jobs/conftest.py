@@ -22,9 +22,9 @@ OpenLake = Callable[..., Lake]
 @pytest.fixture(scope="session")
 def warm() -> Iterator[list[WorkerProcess]]:
     """The worker, if there is one."""
-    kept: list[WorkerProcess] = []
-    yield kept
-    for worker in kept:
+    workers: list[WorkerProcess] = []
+    yield workers
+    for worker in workers:
         worker.close()
 
 
@@ -41,7 +41,7 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
                 lake.path,
                 settings=settings,
                 clock=SystemClock(),
-                compactor=compactor_of(lake),
+                operations=compactor_of(lake),
                 store=stores_of(lake),
                 command=COMMAND,
             )
@@ -49,13 +49,13 @@ def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
             if not fresh:
                 idle_workers(pool).extend(warm)
                 warm.clear()
-                opened.callback(_give_back, pool, warm)
+                opened.callback(_return_workers, pool, warm)
             return lake
 
         yield open_one
 
 
-def _give_back(pool: WorkerPool, warm: list[WorkerProcess]) -> None:
+def _return_workers(pool: WorkerPool, warm: list[WorkerProcess]) -> None:
     alive = [worker for worker in idle_workers(pool) if worker.alive()]
     if alive and not warm:
         idle_workers(pool).remove(alive[0])

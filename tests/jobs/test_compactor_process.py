@@ -1,4 +1,4 @@
-"""`silt compactor run` with its jobs in workers, as it does unless told: real Spark jobs, killed and stopped in their middle."""
+"""`silt compactor run` with its jobs in workers, the default: real Spark jobs, killed and stopped halfway."""
 
 import os
 import signal

@@ -212,7 +212,7 @@ def test_a_time_limit_ends_the_attempt_and_its_halves_and_nothing_changes(open_l
     assert len(base_files(log)) == 5
 
 
-def test_a_real_out_of_memory_error_of_the_jvm_is_told_as_such(open_lake: OpenLake) -> None:
+def test_a_real_out_of_memory_error_of_the_jvm_is_classified(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True, worker_memory_mb=512)
     log = make_log(lake, files=1)
     store = store_of(log)

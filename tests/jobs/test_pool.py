@@ -1,4 +1,4 @@
-"""How workers come and go: kept, replaced, ended. A fold that has nothing to fold needs no JVM, so these are quick."""
+"""Life cycle of workers: reused, replaced, ended. A fold without changes needs no JVM, so these tests are quick."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def idle(lake: Lake) -> list[int]:
     return [worker.pid for worker in idle_workers(pool_of(lake))]
 
 
-def test_a_worker_is_kept_and_replaced_after_its_share_of_jobs(open_lake: OpenLake) -> None:
+def test_a_worker_is_reused_and_replaced_after_worker_jobs_jobs(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True, worker_jobs=2)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
@@ -60,7 +60,7 @@ def test_a_worker_is_kept_and_replaced_after_its_share_of_jobs(open_lake: OpenLa
     assert idle(lake) not in ([], first)
 
 
-def test_at_most_so_many_workers_are_there_at_once(open_lake: OpenLake) -> None:
+def test_at_most_max_jobs_workers_exist_at_once(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True, max_jobs=2)
     names = ["a.b.one", "a.b.two", "a.b.three"]
     for name in names:
@@ -108,14 +108,14 @@ def test_work_that_cannot_be_divided_is_tried_once_more_and_then_reported(open_l
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     arrange(lake.path, kill="job.began")
-    told = done(lake)
-    assert (told.outcome, told.failure, told.attempts) == ("failed", "killed", 2)
-    assert "SIGKILL" in (told.error or "")
+    result = done(lake)
+    assert (result.outcome, result.failure, result.attempts) == ("failed", "killed", 2)
+    assert "SIGKILL" in (result.error or "")
     arrange(lake.path, kill="job.began", once=True)
     assert (done(lake).outcome, pool_of(lake).started) == ("done", 4)
 
 
-def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake) -> None:
+def test_an_unknown_dataset_is_reported_and_the_worker_reused(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     missing = Job.of(JobSpec(kind=JobKind.FOLD, lane="fold", dataset="a.b.c"), cycle=1, epoch=None)
@@ -123,25 +123,25 @@ def test_an_unknown_dataset_is_reported_and_the_worker_kept(open_lake: OpenLake)
     assert done(lake).outcome == "done"
 
 
-def test_a_worker_that_does_not_start_is_told_with_its_last_words(open_lake: OpenLake) -> None:
+def test_a_worker_that_does_not_start_is_reported_with_its_last_output(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     pool = WorkerPool(
         lake.path,
         settings=lake.settings,
         clock=SystemClock(),
-        compactor=compactor_of(lake),
+        operations=compactor_of(lake),
         store=stores_of(lake),
         command=(sys.executable, "-c", "raise SystemExit('no such luck')"),
     )
     use_pool(lake, pool)
-    told = done(lake)
-    assert (told.outcome, told.failure, told.attempts) == ("failed", "unknown", 1)
-    assert "ended with code 1" in (told.error or "")
-    assert "no such luck" in (told.error or "")
+    result = done(lake)
+    assert (result.outcome, result.failure, result.attempts) == ("failed", "unknown", 1)
+    assert "ended with code 1" in (result.error or "")
+    assert "no such luck" in (result.error or "")
 
 
-def test_a_worker_that_was_idle_for_long_is_let_go(open_lake: OpenLake) -> None:
+def test_a_worker_that_was_idle_for_long_is_ended(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True, spark_idle_minutes=0.01)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
@@ -175,8 +175,8 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
     worker = taken_worker(pool, nothing())
     process = process_of(worker)
     assert process.stdin is not None
-    asked = {"lake": str(lake.path), "settings": settings_to_dict(settings_of(worker)), "job": nothing().to_dict()}
-    process.stdin.write(json.dumps(asked) + "\n")
+    request = {"lake": str(lake.path), "settings": settings_to_dict(settings_of(worker)), "job": nothing().to_dict()}
+    process.stdin.write(json.dumps(request) + "\n")
     process.stdin.close()
     try:
         assert process.wait(20) == ORPHANED
@@ -204,7 +204,7 @@ print(json.dumps([one.to_dict() for one in done]))
 """
 
 
-def test_jobs_that_may_not_write_are_told_so_and_change_nothing(open_lake: OpenLake) -> None:
+def test_jobs_without_write_permission_report_it_and_change_nothing(open_lake: OpenLake) -> None:
     lake = open_lake(fresh=True)
     log = make_log(lake, files=2)
     for n in range(3):
@@ -216,14 +216,14 @@ def test_jobs_that_may_not_write_are_told_so_and_change_nothing(open_lake: OpenL
     for folder in [lake.path, *list(lake.path.parents)[:4]]:
         folder.chmod(folder.stat().st_mode | 0o055)
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", AS_NOBODY, str(lake.path)], capture_output=True, text=True, check=False
         )
     finally:
         for folder in folders:
             folder.chmod(0o755)
-    assert told.returncode == 0, told.stderr
-    squash, _vacuum = json.loads(told.stdout)
+    assert result.returncode == 0, result.stderr
+    squash, _vacuum = json.loads(result.stdout)
     assert (squash["outcome"], squash["failure"]) == ("failed", "permission_denied"), squash
     assert (squash["error_kind"], squash["error_reason"]) == ("unavailable", "permission_denied")
     assert sorted(map(str, lake.path.rglob("*"))) == before

@@ -30,7 +30,7 @@ def roll_up(lake: Lake, *names: str) -> list[JobResult]:
     return list(lake.run_cycle(list(names) or None, only=["daily"], force=True))
 
 
-def test_a_worker_rolls_up_and_tells_the_hash_of_each_file(open_lake: OpenLake) -> None:
+def test_a_worker_rolls_up_and_reports_the_hash_of_each_file(open_lake: OpenLake) -> None:
     lake = open_lake()
     log = make_log(lake, files=6)
     (done,) = roll_up(lake)
@@ -46,7 +46,7 @@ def test_a_worker_rolls_up_and_tells_the_hash_of_each_file(open_lake: OpenLake) 
     assert leftovers(log) == 6, "what was removed stays for readers of older versions"
 
 
-def test_the_worker_is_kept_for_the_next_job(open_lake: OpenLake) -> None:
+def test_the_worker_is_reused_for_the_next_job(open_lake: OpenLake) -> None:
     lake = open_lake()
     log = make_log(lake, files=2)
     started = pool_of(lake).started
@@ -178,7 +178,7 @@ def cycle_with_clustering(lake: Lake, *names: str) -> dict[tuple[str, str], JobR
     return {(one.kind, one.dataset): one for one in done}
 
 
-def test_a_full_disk_is_told_changes_nothing_and_does_not_cost_the_worker(open_lake: OpenLake) -> None:
+def test_a_full_disk_is_reported_changes_nothing_and_keeps_the_worker(open_lake: OpenLake) -> None:
     lake = open_lake(max_jobs=1)
     log = make_log(lake, files=4, rows=20_000)
     keyed = people(lake, "web.eu.people", 20_000)
@@ -218,7 +218,7 @@ def state(lake: Lake, name: str) -> tuple[int, int, int]:
     return snapshot.base.version, snapshot.changes.version, lake.dataset(name).to_arrow().num_rows
 
 
-def test_jobs_that_may_not_write_say_so_and_change_nothing_and_the_others_are_done(open_lake: OpenLake) -> None:
+def test_jobs_without_write_permission_report_it_change_nothing_and_stop_no_other(open_lake: OpenLake) -> None:
     lake = open_lake(max_jobs=1)
     log, names = make_log(lake, files=4, name="den.ied.clicks"), ["den.ied.clicks", "den.ied.people"]
     log.append([{"at": AT, "visitor": "V-9", "n": 9999}])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.model.commit import Outcome, Progress, pursue
+from tests.model.commit import Outcome, Progress, commit_steps
 from tests.model.relation import apart, behind, lost
 from tests.model.rows import View, apply, delta, oracle, rewritten, snapshot_view
 from tests.model.state import Batch, Commit, Dataset, Entry, File, Pc, Proc, State, Version, World
@@ -33,7 +33,7 @@ class Actor(Protocol):
 
 
 def write_commit(dataset: Dataset, commit_id: str, batches: tuple[Batch, ...], before: Commit | None) -> Commit:
-    """A group of batches under the next sequences, built anew before each try.
+    """A group of batches under the next sequences, rebuilt before each try.
 
     A retry searches the log from where the first try (`before`) began.
     """
@@ -51,7 +51,7 @@ def write_commit(dataset: Dataset, commit_id: str, batches: tuple[Batch, ...], b
 
 
 def acknowledged(state: State, me: int, batches: tuple[Batch, ...]) -> State:
-    """The caller is told so; wrong if a newer incarnation existed when it called."""
+    """The caller gets the error; wrong if a newer incarnation existed when it called."""
     proc = state.procs[me]
     dataset = state.datasets[proc.incarnation]
     acked = dataset.acked | {batch.name for batch in batches}
@@ -86,7 +86,7 @@ class Writer:
             yield "finds the tables apart and writes nothing", state.with_proc(me, proc._replace(pc=Pc.DONE))
             return
         commit = write_commit(dataset, f"{self.name}/{proc.turn}", group, proc.commit)
-        for progress in pursue(world, state, me, commit):
+        for progress in commit_steps(world, state, me, commit):
             yield f"write {progress.event}", self._after(progress, me, group)
 
     def _after(self, progress: Progress, me: int, group: tuple[Batch, ...]) -> State:
@@ -129,7 +129,7 @@ class FirstLoader:
                 commit = write_commit(dataset, f"{self.name}/write", (self.batch,), commit)
             beneath = delta(dataset.changes.head.files, above=dataset.base.head.value("siltstone.fold"))
             where = " beneath newer writes" if beneath and not writing else ""
-            for progress in pursue(world, state, me, commit):
+            for progress in commit_steps(world, state, me, commit):
                 word = "write" if writing else "load"
                 yield f"{word} {progress.event}{where}", self._after(progress, me)
 

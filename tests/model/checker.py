@@ -47,7 +47,7 @@ class Report:
     violation: str = ""
     trace: tuple[str, ...] = ()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The counterexample as text."""
         lines = [f"{i:>3}  {step}" for i, step in enumerate(self.trace, start=1)]
         return "\n".join([*lines, f"  => {self.violation}"])

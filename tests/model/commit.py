@@ -10,7 +10,7 @@ Flow of a commit:
     3. after any failure: back to 1.
 
 A put below the cleaned part of the log "succeeds" on any store that only refuses to overwrite, and
-nobody will ever read it. The model keeps that trap, because a rule (cleaning outlasts commits
+no reader will ever see it. The model keeps that trap, because a rule (cleaning outlasts commits
 under way) avoids it.
 """
 
@@ -51,11 +51,11 @@ def land(dataset: Dataset, commit: Commit) -> Dataset:
     if commit.epoch is not None and commit.epoch > table.head.value("siltstone.epoch"):
         sets = (*sets, ("siltstone.epoch", commit.epoch))
         carried.add("siltstone.epoch")
-    kept = [t for t in table.head.transactions if t.app not in carried]
+    unchanged = [t for t in table.head.transactions if t.app not in carried]
     carried_now = [AppTransaction(app, value, number) for app, value in sets]
     files = (table.head.files - commit.removes) | commit.adds
     table = table._replace(
-        head=Version(number, files, tuple(sorted([*kept, *carried_now]))),
+        head=Version(number, files, tuple(sorted([*unchanged, *carried_now]))),
         removed=table.removed | {file.name for file in commit.removes},
         landed=table.landed | {commit.id},
         dropped=table.dropped or commit.marks_dropped,
@@ -151,7 +151,7 @@ def _put(world: World, state: State, me: int, commit: Commit) -> Iterator[Progre
         yield Progress("raises without having landed", Outcome.PENDING, late)
 
 
-def pursue(world: World, state: State, me: int, commit: Commit) -> Iterator[Progress]:
+def commit_steps(world: World, state: State, me: int, commit: Commit) -> Iterator[Progress]:
     """The next step of a commit: the put if it was checked already, otherwise the check."""
     proc = state.procs[me]
     if proc.pc is Pc.PUT and proc.commit is not None:

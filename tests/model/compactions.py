@@ -1,7 +1,7 @@
 """Processes that move rows and change no answer: fold and prune, squash, cluster, roll-up.
 
 Flow of each: pin what is read, plan (the new file's rows follow from the pinned ones), check and
-put. A refused plan is thrown away and made anew, at most `tries` times. They need no lease: two
+put. A refused plan is discarded and made again, at most `tries` times. They need no lease: two
 folders run into each other freely, and only the commit's check keeps the data right. As works of
 a compactor (`leases`) they commit with its epoch, and stop for good when they are fenced.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tests.model.actors import Step, refused
-from tests.model.commit import Outcome, Progress, land, pursue
+from tests.model.commit import Outcome, Progress, commit_steps, land
 from tests.model.rows import DAY, delta, fold, rewritten, squash
 from tests.model.state import Commit, Dataset, File, Pc, Proc, State, Version, World
 from tests.model.variants import Variant
@@ -44,7 +44,7 @@ def fresh(proc: Proc, *, pc: Pc, tries: int = 0, phase: str = "") -> Proc:
 
 
 def after_refusal(progress: Progress, me: int, *, tries: int) -> State:
-    """To be planned anew; but a holder of a lease that was fenced stops."""
+    """To be planned again; but a holder of a lease that was fenced stops."""
     proc = progress.state.procs[me]
     if progress.outcome is Outcome.FENCED and proc.epoch:
         return progress.state.with_proc(me, fresh(proc, pc=Pc.DONE, phase=FENCED))
@@ -107,7 +107,7 @@ class Folder:
         elif proc.pc is Pc.OPENED and proc.pinned is not None:
             yield self._run(world, state, me, proc.pinned)
         elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
-            for progress in pursue(world, state, me, proc.commit):
+            for progress in commit_steps(world, state, me, proc.commit):
                 yield f"fold {progress.event}", self._after_fold(progress, me)
 
     def _run(self, world: World, state: State, me: int, changes: Version) -> Step:
@@ -192,7 +192,7 @@ class Folder:
         if commit is None:
             yield "finds it pruned", done
             return
-        for progress in pursue(world, state, me, commit):
+        for progress in commit_steps(world, state, me, commit):
             if progress.outcome is not Outcome.PENDING:
                 ended = fresh(progress.state.procs[me], pc=Pc.DONE, phase="prune")
                 yield f"prune {progress.event}", progress.state.with_proc(me, ended)
@@ -221,7 +221,7 @@ class Squasher:
                 numbers = sorted(file.seq for file in files)
                 yield f"plans a squash of {numbers}", state.with_proc(me, ready)
         elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
-            for progress in pursue(world, state, me, proc.commit):
+            for progress in commit_steps(world, state, me, proc.commit):
                 yield f"squash {progress.event}", finished(progress, me, tries=self.tries)
 
 
@@ -257,7 +257,7 @@ class Clusterer:
             state = state.with_dataset(proc.incarnation, staged(world, dataset, commit))
             yield "plans a cluster", state.with_proc(me, ready)
         elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
-            for progress in pursue(world, state, me, proc.commit):
+            for progress in commit_steps(world, state, me, proc.commit):
                 yield f"cluster {progress.event}", finished(progress, me, tries=self.tries)
 
 
@@ -287,7 +287,7 @@ class RollUp:
             commit = proc.commit
             if world.breaks(Variant.ROLL_UP_REMOVES_PERIOD):
                 commit = commit._replace(removes=self._of_periods(dataset.base.head.files))
-            for progress in pursue(world, state, me, commit):
+            for progress in commit_steps(world, state, me, commit):
                 yield f"roll-up {progress.event}", finished(progress, me, tries=self.tries)
 
     def _of_periods(self, files: frozenset[File]) -> frozenset[File]:
@@ -321,7 +321,7 @@ class RollUp:
 
 
 def finished(progress: Progress, me: int, *, tries: int) -> State:
-    """The state after a compaction's commit step: done, still under way, or to be planned anew."""
+    """The state after a compaction's commit step: done, still under way, or to be planned again."""
     match progress.outcome:
         case Outcome.PENDING:
             return progress.state

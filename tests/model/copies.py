@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.model.actors import Step
-from tests.model.commit import Outcome, pursue
+from tests.model.commit import Outcome, commit_steps
 from tests.model.relation import apart, behind
 from tests.model.state import Commit, Dataset, Entry, Pc, Proc, State, TableName, World
 
@@ -79,7 +79,7 @@ class Repairer:
             return
         watermark = base.value("siltstone.fold")
         commit = Commit(self.name, "changes", changes.number, sets=(("siltstone.seq", watermark),))
-        for progress in pursue(world, state, me, commit):
+        for progress in commit_steps(world, state, me, commit):
             ended = progress.outcome is not Outcome.PENDING
             after = progress.state.with_proc(me, Proc(pc=Pc.DONE)) if ended else progress.state
             yield f"raise of the sequence {progress.event}", after

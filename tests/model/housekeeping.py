@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.model.actors import Step
-from tests.model.commit import Outcome, commits_under_way, land, pursue
+from tests.model.commit import Outcome, commit_steps, commits_under_way, land
 from tests.model.state import Commit, Dataset, Pc, Proc, State, TableName, World
 from tests.model.variants import Variant
 
@@ -55,7 +55,7 @@ class Purger:
             head = dataset.base.head
             epoch = head.value("siltstone.epoch") + 1
             commit = Commit(self.name, "base", head.number, sets=(("siltstone.epoch", epoch),))
-            for progress in pursue(world, state, me, commit):
+            for progress in commit_steps(world, state, me, commit):
                 after = progress.state
                 if progress.outcome is Outcome.LANDED:
                     raised = after.procs[me]._replace(pc=Pc.OPENED, mark=epoch, commit=None)
@@ -115,7 +115,7 @@ class Dropper:
     name: str
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """One step each; a table that somebody else marked already is left as it is."""
+        """One step each; a table that another process has marked already stays as it is."""
         proc = state.procs[me]
         onward = state.with_proc(me, proc._replace(turn=proc.turn + 1))
         tables: tuple[TableName, ...] = ("changes", "base")

@@ -20,7 +20,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """Takes the lease, does its works one after the other under its epoch, and lets go."""
+    """Takes the lease, does its jobs one after the other under its epoch, and releases the lease."""
 
     name: str
     works: tuple[Actor, ...]
@@ -37,7 +37,7 @@ class Compactor:
         else:
             ours = state.lease == Lease(me, proc.epoch)
             released = state._replace(lease=Lease(NOBODY, proc.epoch)) if ours else state
-            yield "lets go of the lease", released.with_proc(me, fresh(proc, pc=Pc.DONE))
+            yield "releases the lease", released.with_proc(me, fresh(proc, pc=Pc.DONE))
 
     def _taking(self, world: World, state: State, me: int) -> Iterator[Step]:
         proc, lease = state.procs[me], state.lease

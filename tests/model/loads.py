@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.model.actors import Step, acknowledged, write_commit
-from tests.model.commit import Outcome, Progress, pursue
+from tests.model.commit import Outcome, Progress, commit_steps
 from tests.model.rows import delta, hour_of, rewritten
 from tests.model.state import Batch, Commit, Dataset, Entry, File, Pc, Proc, State, Version, World
 from tests.model.variants import Variant
@@ -54,7 +54,7 @@ class LogLoader:
             if proc.phase == "write" and self._is_applied(dataset, commit):
                 yield "finds the file loaded", self._skipped(state, me)
                 return
-            for progress in pursue(world, state, me, commit):
+            for progress in commit_steps(world, state, me, commit):
                 yield f"{proc.phase} {progress.event}", self._after(world, progress, me)
 
     def _plan(self, world: World, state: State, me: int, changes: Version) -> Step:

@@ -1,8 +1,8 @@
-"""What rows mean: merged view, fold and squash as the design words them, and the oracle.
+"""What rows mean: merged view, fold and squash as the design defines them, and the oracle.
 
-The oracle is deliberately a second, simpler telling: it applies whole batches one after another to
+The oracle is deliberately a second, simpler definition: it applies whole batches one after another to
 a list and knows nothing of files, sequences per row or watermarks. All results are sorted tuples
-with duplicates kept, so a row applied twice shows.
+with duplicates, so a row applied twice shows.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def fold(
     touched = {file: rows for file, rows in left.items() if len(rows) < len(file.rows)}
     added = surviving(kind, changes, broken)
     if kind is Kind.KEYED:
-        kept = [row for rows in touched.values() for row in rows]
-        return Rewrite(frozenset(touched), rewritten(name, [*kept, *added]))
+        remaining = [row for rows in touched.values() for row in rows]
+        return Rewrite(frozenset(touched), rewritten(name, [*remaining, *added]))
     groups: dict[str, list[Row]] = {}
     for period, row in [
         *((hour_of(r), r) for r in added),
@@ -155,12 +155,12 @@ def squash(kind: Kind, files: frozenset[File], *, name: str, keep_sequences: boo
 
 def apply(kind: Kind, view: View, changes: list[Stamped]) -> View:
     """Brings a follower's rows forward by new changes."""
-    kept = uncovered(kind, [Row(key, "", value) for key, value in view], changes)
-    return tuple(sorted((row.key, row.value) for row in (*kept, *surviving(kind, changes))))
+    remaining = uncovered(kind, [Row(key, "", value) for key, value in view], changes)
+    return tuple(sorted((row.key, row.value) for row in (*remaining, *surviving(kind, changes))))
 
 
 @lru_cache(maxsize=50_000)
-def _told(kind: Kind, batches: tuple[Batch, ...]) -> View:
+def _expected_view(kind: Kind, batches: tuple[Batch, ...]) -> View:
     rows: list[tuple[str, int]] = []
     for batch in batches:
         for row in batch.rows:
@@ -177,4 +177,4 @@ def oracle(kind: Kind, dataset: Dataset, *, upto: int, loaded: bool) -> View:
     if loaded:
         for entry in dataset.load:
             batches.insert(entry.seq, entry.batch)
-    return _told(kind, tuple(batches))
+    return _expected_view(kind, tuple(batches))

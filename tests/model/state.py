@@ -173,7 +173,7 @@ class Pc(StrEnum):
 
 
 class Proc(NamedTuple):
-    """The private memory of one process; `loaded` tells the oracle whether the load was seen.
+    """The private memory of one process; `loaded` shows the oracle whether the load was seen.
 
     `epoch` is that of the lease it holds, or believes to hold; 0 without one.
     """
@@ -197,7 +197,7 @@ class Proc(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The one row of the lease table: who took it last, and with which epoch; -1 is nobody."""
+    """The one row of the lease table: its last holder and epoch; -1 means no holder."""
 
     holder: int = -1
     epoch: int = 0
@@ -249,7 +249,7 @@ class World:
 
     @property
     def lists(self) -> bool:
-        """Whether a broken rule looks at the disk, so that it has to be kept."""
+        """Whether a broken rule looks at the disk, so that it must be part of the state."""
         return self.broken in {Variant.ROLL_UP_BY_LISTING, Variant.FOLD_BY_LISTING}
 
     def breaks(self, variant: Variant) -> bool:

@@ -69,7 +69,7 @@ def test_every_variant_has_a_scenario_that_catches_it() -> None:
 def test_breaking_the_rule_is_caught(variant: Variant) -> None:
     scenario, words = CAUGHT[variant]
     report = explore(scenario, variant)
-    sys.stdout.write(f"\n{variant}:\n{report.told()}\n")
+    sys.stdout.write(f"\n{variant}:\n{report.summary()}\n")
     assert words in report.violation
     assert report.trace
 
@@ -91,6 +91,6 @@ def test_a_commit_without_epoch_loses_rows_to_a_purge() -> None:
         ),
     ],
 )
-def test_where_a_broken_rule_does_no_harm(scenario: Scenario, variant: Variant) -> None:
+def test_scopes_in_which_a_broken_rule_is_harmless(scenario: Scenario, variant: Variant) -> None:
     """Knowing where a rule is not needed keeps its reason honest: it is needed elsewhere."""
     assert not explore(scenario, variant).violation

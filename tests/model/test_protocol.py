@@ -15,7 +15,7 @@ from tests.model.checker import Report, Scenario, SearchTooLargeError, explore
 
 def holds(scenario: Scenario, *, at_least: int) -> Report:
     report = explore(scenario)
-    assert not report.violation, report.told()
+    assert not report.violation, report.summary()
     assert report.states >= at_least
     assert report.final_states > 0
     return report

@@ -50,7 +50,7 @@ class Variant(StrEnum):
     ROLL_UP_MOVES_WATERMARK = "a roll-up sets siltstone.fold to the newest sequence"
     COMMIT_WITHOUT_EPOCH = "a commit does not compare its epoch with the table's"
     EPOCH_OF_THE_TABLE = "a job commits with the epoch that it finds in the table instead of its lease's"
-    LEASE_TAKEN_UNCHECKED = "a lease is taken from whoever has it by now, not from the holder that was judged"
+    LEASE_TAKEN_UNCHECKED = "a lease is taken from its present holder, not from the holder that was checked"
     SWEEP_READS_LOG_FIRST = "the sweep reads the log before it looks whether a file's owner is dead"
     WRITER_IGNORES_WATERMARK = "a writer takes the next sequence without comparing it with base's watermark"
     READER_IGNORES_PRUNE = "a reader does not compare base's watermark with what was pruned"

@@ -280,11 +280,11 @@ DEEP = hypothesis_settings(SHORT, max_examples=60, stateful_step_count=30)
 
 
 @pytest.mark.spark
-def test_a_dataset_says_what_a_dict_says_after_every_step(spark: "SparkSession", tmp_path: Path):
+def test_a_dataset_equals_a_dict_after_every_step(spark: "SparkSession", tmp_path: Path):
     run_state_machine_as_test(machine(spark, tmp_path), settings=SHORT)
 
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_a_dataset_says_what_a_dict_says_after_many_long_histories(spark: "SparkSession", tmp_path: Path):
+def test_a_dataset_equals_a_dict_after_many_long_histories(spark: "SparkSession", tmp_path: Path):
     run_state_machine_as_test(machine(spark, tmp_path), settings=DEEP)

@@ -113,10 +113,10 @@ def assert_looked_up(dataset: Dataset, model: Model, rng: random.Random) -> None
     """Lookups of present and absent keys, alone and together, give what the oracle has; twice, as the second uses memory."""
     kind = model.kind
     for keys in ([rng.choice(kind.keys)], rng.sample(kind.keys, len(kind.keys)), rng.sample(kind.keys, 2)) * 2:
-        asked = [dict(zip(kind.key, key, strict=True)) for key in keys]
+        wanted = [dict(zip(kind.key, key, strict=True)) for key in keys]
         for rows, raw in ((model.rows, False), (model.raw, True)):
-            there = [rows[known] for key in asked if (known := model.key_of(key)) in rows]
-            found = dataset.get(asked, raw=raw).to_pylist()
+            there = [rows[known] for key in wanted if (known := model.key_of(key)) in rows]
+            found = dataset.get(wanted, raw=raw).to_pylist()
             assert plain_rows(found) == plain_rows(there)
             assert [model.key_of(row) for row in found] == [model.key_of(row) for row in there]
 

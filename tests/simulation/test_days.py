@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_CYCLES: Final = 20
-"""A candidate is done within so many cycles: nine lanes take turns, and some cycles die or wait for a holder that hangs."""
+"""Cycles within which a candidate is done: nine lanes take turns, and some cycles die or wait for a holder that hangs."""
 MOST_BATCHES: Final = 4 * SETTINGS.fold_batches
 """The largest backlog: what is written until a fold is due, and while compactors die and hang."""
 MOST_ROWS_REWRITTEN: Final = 5.0
@@ -26,7 +26,7 @@ MOST_BYTES_REWRITTEN: Final = 9.0
 
 
 def simulate(world: World, *, days: int) -> None:
-    """Live through so many days; what readers see is compared at every step."""
+    """Simulate a number of days; the rows that readers see are compared at every step."""
     for _ in range(days):
         for _ in range(24 // STEP_HOURS):
             world.step()
@@ -63,7 +63,7 @@ def live_through(world: World, *, days: int) -> None:
     try:
         simulate(world, days=days)
         figures = world.figures
-        sys.stdout.write(f"\n{figures.told()}\n")
+        sys.stdout.write(f"\n{figures.summary()}\n")
         assert figures.longest_wait <= MOST_CYCLES
         assert figures.largest_backlog <= MOST_BATCHES
         assert figures.rows_rewritten <= MOST_ROWS_REWRITTEN

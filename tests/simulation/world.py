@@ -3,15 +3,15 @@
 One step is two hours. In each step, in an order that the seed decides:
 
 1. writers append, upsert and hide, each through a lake of its own, some of them dying at a durable step and trying again;
-2. the compactors tick: whoever holds the lease runs one cycle of the real planner. It may die at any durable step of any job,
+2. the compactors tick: the lease holder runs one cycle of the real planner. It may die at any durable step of any job,
    it may hang, be replaced, and go on with its old plan and its old epoch; it may purge;
 3. a reader of its own compares every dataset with the truth.
 
-In between the steps of a job come writers, and rivals: somebody who compacts the same dataset by hand, without the lease.
+In between the steps of a job come writers, and rivals: processes that compact the same dataset by request, without the lease.
 The time of day jumps now and then, by hours, forwards and back. The seed leads everything but the names of files, which decide
 only between files of the same age.
 
-A death is an exception that nobody catches: it frees locks as the end of a process does, and leaves files where they lie.
+A death is an uncaught exception: it frees locks as the end of a process does, and leaves all files.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ from siltstone.model.reports import JobResult
 from siltstone.model.tiers import Tier, tiers_from_text
 from tests.simulation.truth import SUBJECTS, Row, Truth, event
 from tests.support.clocks import FakeClock
-from tests.support.internals import compactor_of, end_presence, presence_of, store_of
+from tests.support.internals import compactor_of, liveness_lock_of, release_liveness_lock, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ MEGABYTE: Final = 1024 * 1024
 WRITERS: Final = 3
 STEP_HOURS: Final = 2
 LEASE_STEPS: Final = 3
-"""A holder that was not heard of for so many steps is replaced."""
+"""A holder is replaced after this number of steps without a renewal."""
 SETTINGS: Final = Settings(
     durable=False,
     fold_batches=24,
@@ -103,7 +103,7 @@ JOB_STEPS: Final = (
 QUIET_DAYS: Final = 3
 """After the last write: every day is closed and quiet, and every tier has looked."""
 MOST_STEPS_TO_REST: Final = 30
-"""What was left over the budget, or to a holder that hung, is done within so many cycles more."""
+"""Cycles within which jobs over the budget, or of a hanging holder, must be done."""
 HANG_CHANCE: Final = 0.1
 PURGE_CHANCE: Final = 0.03
 HIDE_CHANCE: Final = 0.12
@@ -164,7 +164,7 @@ class Figures:
         """The same, in rows."""
         return self.rewritten_rows / max(1, self.ingested_rows)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The figures for people."""
         return (
             f"{self.steps} steps, {self.cycles} cycles, jobs {dict(self.jobs)}, refused {dict(self.refused)}, "
@@ -177,7 +177,7 @@ class Figures:
 
 
 class World:
-    """The lake, the truth, the clock and everybody who works there."""
+    """The lake, the expected rows, the clock and all processes."""
 
     def __init__(self, path: Path, *, seed: int, spark: "SparkSession") -> None:
         self.path = path
@@ -213,7 +213,7 @@ class World:
     # ---- a step --------------------------------------------------------------------------------------------------
 
     def step(self, *, writing: bool = True, trouble: bool = True, **passed: float) -> None:
-        """Let time pass, and everybody have a turn."""
+        """Let time pass, and each process take a step."""
         self.clock.pass_time(**(passed or {"hours": STEP_HOURS}))
         if trouble and self.random.random() < JUMP_CHANCE:
             self.clock.jump(hours=self.random.choice((-JUMP_HOURS, JUMP_HOURS)))
@@ -297,7 +297,7 @@ class World:
             if not self.compactors[0].jobs():
                 return
             self.step(writing=False, trouble=False, hours=1)
-        raise AssertionError(f"no rest after {MOST_STEPS_TO_REST} more steps; {self.figures.told()}")
+        raise AssertionError(f"no rest after {MOST_STEPS_TO_REST} more steps; {self.figures.summary()}")
 
     @contextmanager
     def _dying(self, places: Sequence[str], *, chance: float) -> Iterator[None]:
@@ -409,7 +409,7 @@ class Compactor:
     def end(self) -> None:
         """End as a process ends: its lock is free, its row stays."""
         if self._lease is not None:
-            end_presence(presence_of(self._lease))
+            release_liveness_lock(liveness_lock_of(self._lease))
         self._lease = None
         self._lake.close()
 
@@ -429,7 +429,7 @@ class Compactor:
         highest = max(self._store(name).snapshot().epoch for name in (*LOGS, PEOPLE))
         if highest > lease.epoch:  # a purge raised it; what was planned before stays fenced out
             lease.advance(above=highest)
-        self._mind_starvation(planned := self._plan())
+        self._record_starvation(planned := self._plan())
         if trouble and planned.jobs and self._world.random.random() < HANG_CHANCE:
             self._hangs_for = LEASE_STEPS + 2
             self._left = (planned, lease.epoch)
@@ -486,7 +486,7 @@ class Compactor:
         runner = InlineRunner(compactor_of(self._lake), self._store)
         run_cycle(planned, runner, subscribers=[self.on_event])
 
-    def _mind_starvation(self, planned: Plan) -> None:
+    def _record_starvation(self, planned: Plan) -> None:
         """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
         waiting, figures = self._world.waiting, self._world.figures
         due = {

@@ -85,12 +85,12 @@ def test_a_search_by_either_column_opens_few_files(lake: Lake) -> None:
     assert sorted(tuple(row.values()) for row in log.read().toArrow().to_pylist()) == before
 
 
-def test_the_log_of_base_says_the_ranges_so_that_other_readers_skip_files(lake: Lake) -> None:
+def test_the_log_of_base_has_the_ranges_by_which_other_readers_skip_files(lake: Lake) -> None:
     log = grid(lake, cluster_by=["at", "sensor"])
     log.cluster()
-    told = pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=True)).to_pylist()
-    narrow = [one for one in told if one["max.sensor"] - one["min.sensor"] < SIDE - 1]
-    assert len(narrow) > len(told) / 2
+    entries = pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=True)).to_pylist()
+    narrow = [one for one in entries if one["max.sensor"] - one["min.sensor"] < SIDE - 1]
+    assert len(narrow) > len(entries) / 2
 
 
 def test_a_clustered_base_is_left_alone_until_enough_has_come(lake: Lake) -> None:
@@ -192,7 +192,7 @@ def test_a_keyed_dataset_and_columns_without_an_order_are_refused(lake: Lake) ->
         )
 
 
-def test_a_log_says_what_it_is_clustered_by(lake: Lake) -> None:
+def test_a_log_shows_what_it_is_clustered_by(lake: Lake) -> None:
     log = create(lake, cluster_by=["account", "at"])
     assert log.info().cluster_by == ("account", "at")
     assert create(lake, name="web.eu.usual").info().cluster_by == ("at", "region", "visitor")

@@ -43,7 +43,7 @@ def check(log: Dataset, oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("survivor", SURVIVORS)
-def test_a_duplicate_of_a_row_in_base_loses_or_wins_wherever_that_row_lies(lake: Lake, survivor: str) -> None:
+def test_a_duplicate_of_a_row_in_base_loses_or_wins_wherever_that_row_is_stored(lake: Lake, survivor: str) -> None:
     log, oracle = make(lake, survivor)
     append(log, oracle, [*clicks(8), click(0, visitor=None, n=70), click(0, visitor=None, n=71)])
     log.compact()
@@ -96,7 +96,7 @@ def test_many_changes_are_read_by_the_executors_with_the_same_answer(
         check(log, oracle)
 
 
-def test_a_history_of_all_kinds_of_work_says_what_a_list_in_python_says(lake: Lake) -> None:
+def test_a_history_of_all_operations_equals_a_python_list(lake: Lake) -> None:
     chance = random.Random(5)
     log, oracle = make(lake, "last")
     for number in range(24):

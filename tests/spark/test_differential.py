@@ -67,23 +67,23 @@ def test_expressions_mean_the_same_on_both_engines(engines: Engines) -> None:
         hot, cold = (engine.ask(f"SELECT id, {shown} FROM lab.d.t") for engine in engines)
         for at, expression in enumerate(expressions):
             names = ["id", f"x{at}"]
-            told = differences(hot.select(names), cold.select(names), ordered=False)
-            found += [f"{item}: {expression}: {one}" for one in told]
+            lines = differences(hot.select(names), cold.select(names), ordered=False)
+            found += [f"{item}: {expression}: {one}" for one in lines]
     assert not found
 
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_queries_mean_the_same_on_both_engines(engines: Engines, half: int) -> None:
-    asked = [text for texts in QUERIES.values() for text in texts][half::2]
-    assert [line for text in asked for line in compare(engines, text)] == []
+    selected = [text for texts in QUERIES.values() for text in texts][half::2]
+    assert [line for text in selected for line in compare(engines, text)] == []
 
 
 def test_parameters_mean_the_same_on_both_engines(engines: Engines) -> None:
     hot, cold = engines
     found: list[str] = []
     for text, values in PARAMETERS:
-        told = differences(hot.ask(text, values), cold.ask_bound(text, values), ordered=False)
-        found += [f"{text}: {one}" for one in told]
+        lines = differences(hot.ask(text, values), cold.ask_bound(text, values), ordered=False)
+        found += [f"{text}: {one}" for one in lines]
     assert not found
 
 
@@ -129,10 +129,10 @@ def test_the_gate_sends_spark_the_meaning_that_was_written(engines: Engines) -> 
     shown = ", ".join(f"{expression} AS x{at}" for at, expression in enumerate(REWRITTEN))
     text = f"SELECT id, {shown} FROM lab.d.t"
     assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == []
-    asked = [
+    selected = [
         f"SELECT k FROM lab.d.t {each} DISTINCT SELECT n FROM lab.d.t" for each in ("UNION", "EXCEPT", "INTERSECT")
     ]
-    for text in (*asked, *WHOLE):
+    for text in (*selected, *WHOLE):
         assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == [], text
 
 
@@ -151,9 +151,9 @@ def test_generated_queries_mean_the_same_on_both_engines(quick: "SparkSession", 
     for seed in range(group * 5, group * 5 + 5):
         ask_generated(quick, 220, seed=seed, seen=seen)
     assert seen.found == []
-    assert seen.answered >= 0.85 * seen.asked, seen
-    assert seen.with_rows >= 0.75 * seen.asked, seen
-    assert seen.gave_way >= 0.01 * seen.asked, seen
+    assert seen.answered >= 0.85 * seen.queries, seen
+    assert seen.with_rows >= 0.75 * seen.queries, seen
+    assert seen.gave_way >= 0.01 * seen.queries, seen
     assert sorted(item.name for item in ITEMS if item.name not in OF_TYPES and seen.items[item.name] < 2) == []
     assert [kind for kind in KINDS if seen.kinds[kind] < 3] == []
 

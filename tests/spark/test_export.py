@@ -110,10 +110,10 @@ def test_a_delta_export_is_a_plain_table_with_the_columns_of_the_user(
     assert spark.read.format("delta").load(str(target)).count() == 48
     info = table.history(1)[0]
     assert (info["siltstone.dataset"], info["siltstone.sequence"]) == (str(dataset.name), "2")
-    assert "P000" not in (target / "_delta_log" / f"{1:020d}.json").read_text()  # subjects are kept out of logs
+    assert "P000" not in (target / "_delta_log" / f"{1:020d}.json").read_text()  # subjects are not in logs
 
 
-def test_files_says_how_many_are_written(dataset: Dataset, tmp_path: Path) -> None:
+def test_the_argument_files_sets_the_number_of_written_files(dataset: Dataset, tmp_path: Path) -> None:
     assert dataset.export(tmp_path / "one", files=1).files == 1
     assert dataset.export(tmp_path / "four", files=4).files == 4
     assert len(list((tmp_path / "four").glob("*.parquet"))) == 4
@@ -272,7 +272,7 @@ def test_an_export_that_fails_leaves_the_one_before_it(dataset: Dataset, tmp_pat
     assert by_id(read_back(target, "delta")).equals(by_id(dataset.to_arrow()))
 
 
-def test_a_purge_during_an_export_takes_a_new_snapshot_or_says_that_the_old_one_is_gone(
+def test_an_export_beside_a_purge_takes_a_new_snapshot_or_reports_the_old_one_as_deleted(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset.compact()

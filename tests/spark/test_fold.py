@@ -217,7 +217,7 @@ def test_without_python_in_the_tasks_spark_folds_alone(dataset: Dataset, monkeyp
     assert by_id(dataset.to_arrow()).equals(before)
 
 
-def test_what_a_task_left_that_spark_tried_again_does_not_count(dataset: Dataset) -> None:
+def test_files_of_a_retried_task_do_not_count(dataset: Dataset) -> None:
     dataset.upsert([person(1, city="changed")])
 
     def leave(_: str) -> None:
@@ -306,14 +306,14 @@ def test_lookups_find_the_same_rows_before_and_after_a_fold_and_a_purge_empties_
     dataset.upsert(small_files.spark().createDataFrame(people(50, start=2990).to_pandas()))
     dataset.upsert([person(7, city="changed")])
     dataset.tombstone([key(8), key(2995)])
-    asked = [key(number) for number in (3039, 7, 8, 1500, 2995, 2991, 5000)]
-    before = dataset.get(asked)
+    keys = [key(number) for number in (3039, 7, 8, 1500, 2995, 2991, 5000)]
+    before = dataset.get(keys)
     assert before.column("n").to_pylist() == [3039, 7, 1500, 2991]
     dataset.compact()
     assert len(base_files(dataset)) > 1
-    assert dataset.get(asked).equals(before)
+    assert dataset.get(keys).equals(before)
     dataset.tombstone([key(7)])
     assert dataset.get([key(7)]).num_rows == 0
     assert small_files.dataset(NAME).compact(purge=True).purged
     assert store_of(dataset).reads.size_bytes == 0
-    assert dataset.get(asked).column("n").to_pylist() == [3039, 1500, 2991]
+    assert dataset.get(keys).column("n").to_pylist() == [3039, 1500, 2991]

@@ -122,7 +122,7 @@ def test_duplicate_keys_are_refused_with_a_count_and_examples(dataset: Dataset, 
     assert nothing_was_written(dataset)
 
 
-def test_order_by_says_which_duplicate_wins(dataset: Dataset, tmp_path: Path) -> None:
+def test_order_by_decides_which_duplicate_wins(dataset: Dataset, tmp_path: Path) -> None:
     older = people(5)
     newer = people(5).set_column(1, SCHEMA.field("n"), pa.array([100 + i for i in range(5)]))
     pq.write_table(pa.concat_tables([newer, older]), tmp_path / "in.parquet")

@@ -95,7 +95,9 @@ def test_of_two_who_load_the_same_file_at_once_one_does_nothing(
     assert dataset.status().unreferenced_files == 0
 
 
-def test_who_is_late_with_one_of_two_files_loads_the_other(dataset: Dataset, lake: Lake, tmp_path: Path) -> None:
+def test_a_load_of_two_files_skips_the_one_that_was_loaded_meanwhile(
+    dataset: Dataset, lake: Lake, tmp_path: Path
+) -> None:
     shared, own = write_people(tmp_path / "a.parquet", 10), write_people(tmp_path / "b.parquet", 5, start=10)
     other = lake.dataset(str(dataset.name))
 
@@ -141,10 +143,10 @@ def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, t
     assert (folder / reasons[1]["copy"]).read_text() == "id,colour\nP7,red\n"
     rows: list[dict[str, Any]] = pq.read_table(folder / "rows").to_pylist()
     assert all(row["_file"].endswith("in/b.csv") for row in rows)
-    told = sorted((row["_reason"], row["_text"] or row["n"]) for row in rows)
+    rejected = sorted((row["_reason"], row["_text"] or row["n"]) for row in rows)
     facts = ("1024", "(id)", "column 'n': 'x'", "5 fields")
-    assert [sum(fact in reason for reason, _ in told) for fact in facts] == [1, 1, 1, 1]
-    assert {text for _, text in told} == {"P2,x,Ulm", "P6,1,2,3,4", 4, 5}
+    assert [sum(fact in reason for reason, _ in rejected) for fact in facts] == [1, 1, 1, 1]
+    assert {text for _, text in rejected} == {"P2,x,Ulm", "P6,1,2,3,4", 4, 5}
     assert not [file for file in folder.rglob("*") if file.name.startswith(("_", "."))]
 
 

@@ -134,7 +134,7 @@ def test_bad_rows_refuse_the_load_or_are_put_aside(orders: Dataset, postgres: Po
         ({"table": "a", "partition_column": "n", "partitions": 0}, InvalidRequest, ("1", "1000")),
     ],
 )
-def test_what_cannot_be_read_is_told_without_the_password(
+def test_an_error_about_an_unreadable_source_does_not_show_the_password(
     orders: Dataset, postgres: Postgres, given: dict[str, Any], error: type[SiltstoneError], facts: tuple[str, ...]
 ) -> None:
     with refuses(error, None, *facts) as refused:
@@ -152,7 +152,7 @@ def test_a_server_that_is_not_there_is_unavailable(orders: Dataset) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql://host/db", "jdbc:postgresql://host/db?user=a&password=b", "jdbc:postgresql://a:b@host/db"]
 )
-def test_an_address_that_is_none_or_carries_a_password_is_refused(orders: Dataset, url: str) -> None:
+def test_an_invalid_address_or_one_with_a_password_is_refused(orders: Dataset, url: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         orders.ingest_jdbc(url, table="a")
     assert "b" not in str(refused.value).replace("jdbc:", "").split()

@@ -13,8 +13,7 @@ import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake
 from siltstone.config import Settings
-from siltstone.dataset.load import loader as ingest
-from siltstone.dataset.load import sorted_write as arrange
+from siltstone.dataset.load import sorted_write, staged_load
 from siltstone.dataset.load.file_formats import check_files
 from siltstone.dataset.load.source_files import find_source
 from siltstone.failpoints import arm
@@ -42,16 +41,16 @@ def dataset(lake: Lake) -> Dataset:
 
 
 @pytest.fixture(autouse=True)
-def arranged_by_tasks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def sorted_by_tasks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Note of each load whether the quick way wrote it."""
     ways: list[bool] = []
 
-    def noted(*given: object, **named: object) -> arrange.Arranged | None:
-        done = arrange.arranged(*given, **named)  # type: ignore[arg-type]
+    def noted(*given: object, **named: object) -> sorted_write.SortedFiles | None:
+        done = sorted_write.write_sorted(*given, **named)  # type: ignore[arg-type]
         ways.append(done is not None)
         return done
 
-    monkeypatch.setattr(ingest, "arranged", noted)
+    monkeypatch.setattr(staged_load, "write_sorted", noted)
     return ways
 
 
@@ -80,11 +79,11 @@ def nothing_is_left(dataset: Dataset) -> bool:
 
 
 def test_first_load_writes_files_of_ranges_that_do_not_meet(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool]
 ) -> None:
     report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
     assert (report.rows, report.first_load) == (ROWS, True)
-    assert arranged_by_tasks == [True]
+    assert sorted_by_tasks == [True]
     spans = key_spans(dataset, "base")
     assert len(spans) == report.files > 3
     assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
@@ -93,13 +92,11 @@ def test_first_load_writes_files_of_ranges_that_do_not_meet(
     assert dataset.status().unreferenced_files == 0
 
 
-def test_a_later_load_is_one_sorted_change_batch(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
-) -> None:
+def test_a_later_load_is_one_sorted_change_batch(dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool]) -> None:
     dataset.upsert(people(10, start=ROWS))
     report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
     assert (report.rows, report.first_load, report.sequence) == (ROWS, False, 2)
-    assert arranged_by_tasks == [True]
+    assert sorted_by_tasks == [True]
     assert by_id(dataset.to_arrow()).equals(people(ROWS + 10))
     dataset.compact()
     assert by_id(dataset.to_arrow()).equals(people(ROWS + 10))
@@ -107,18 +104,18 @@ def test_a_later_load_is_one_sorted_change_batch(
 
 
 def test_repeated_keys_are_refused_with_the_same_words(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool]
 ) -> None:
     twice = pa.concat_tables([people(ROWS), people(2, start=7)])
     with refused(InvalidRequest, None, "4 rows", "id='P000007'", "2 times"):
         dataset.ingest(shuffled(tmp_path / "in", twice))
-    assert arranged_by_tasks == [False]
+    assert sorted_by_tasks == [False]
     assert dataset.to_arrow().num_rows == 0
     assert dataset.status().unreferenced_files == 0
 
 
 def test_bad_rows_are_refused_with_the_same_words(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool]
 ) -> None:
     keyless = pa.table(
         {"id": pa.array([None, None, "x"], pa.string()), "n": [1, 2, 3], "city": ["a", "b", "c"], "at": [None] * 3}
@@ -127,44 +124,44 @@ def test_bad_rows_are_refused_with_the_same_words(
     pq.write_table(keyless, folder / "keyless.parquet")
     with refused(InvalidRequest, None, "2 rows", "(id)"):
         dataset.ingest(folder)
-    assert arranged_by_tasks == [False]
+    assert sorted_by_tasks == [False]
     assert dataset.status().unreferenced_files == 0
 
 
-def test_order_by_still_says_which_row_wins(dataset: Dataset, tmp_path: Path) -> None:
+def test_order_by_still_decides_which_row_wins(dataset: Dataset, tmp_path: Path) -> None:
     old = people(ROWS).set_column(1, "n", pa.array([-1] * ROWS, pa.int64()))
     dataset.ingest(shuffled(tmp_path / "in", pa.concat_tables([people(ROWS), old])), order_by="n")
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
 
 
 def test_spark_sorts_where_its_tasks_cannot(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unfit(*_: object, **__: object) -> None:
         raise WorkersUnfit
 
     replace_spread(monkeypatch, unfit)
     assert dataset.ingest(shuffled(tmp_path / "in", people(ROWS))).files > 3
-    assert arranged_by_tasks == [False]
+    assert sorted_by_tasks == [False]
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
     assert nothing_is_left(dataset)
 
 
 def test_ranges_too_full_to_sort_in_memory_go_to_spark(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrange, "MAX_SKEW", 0)
+    monkeypatch.setattr(sorted_write, "MAX_SKEW", 0)
     dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
-    assert arranged_by_tasks == [False]
+    assert sorted_by_tasks == [False]
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
 
 
 def test_a_load_of_unknown_size_is_counted_first(
-    dataset: Dataset, spark: "SparkSession", arranged_by_tasks: list[bool]
+    dataset: Dataset, spark: "SparkSession", sorted_by_tasks: list[bool]
 ) -> None:
     frame = spark.createDataFrame(people(ROWS))
-    report = current_parts(dataset).loader.load(ingest.LoadRequest(frame=frame))
-    assert arranged_by_tasks == [True]
+    report = current_parts(dataset).loader.load(staged_load.LoadRequest(frame=frame))
+    assert sorted_by_tasks == [True]
     assert report.files > 3
     assert by_id(dataset.to_arrow()).equals(people(ROWS))
 
@@ -176,15 +173,15 @@ def test_tasks_read_parquet_themselves_and_spark_reads_the_rest(
     folder = shuffled(tmp_path / "in", narrow)
     read_by: list[str] = []
 
-    def noted(name: str, way: Callable[..., arrange.Rows]) -> Callable[..., arrange.Rows]:
-        def make(**given: object) -> arrange.Rows:
+    def noted(name: str, way: Callable[..., sorted_write.Rows]) -> Callable[..., sorted_write.Rows]:
+        def make(**given: object) -> sorted_write.Rows:
             read_by.append(name)
             return way(**given)
 
         return make
 
-    for name, way in (("FileRows", arrange.FileRows), ("FrameRows", arrange.FrameRows)):
-        monkeypatch.setattr(ingest, name, noted(name, way))
+    for name, way in (("FileRows", sorted_write.FileRows), ("FrameRows", sorted_write.FrameRows)):
+        monkeypatch.setattr(staged_load, name, noted(name, way))
     dataset.ingest(folder)
     other = create(lake, "crm.sales.others")
     csv = tmp_path / "in.csv"
@@ -198,7 +195,7 @@ def test_tasks_read_parquet_themselves_and_spark_reads_the_rest(
 
 
 @pytest.mark.parametrize(
-    ("said", "plain"),
+    ("metadata", "plain"),
     [
         ({}, True),
         ({"org.apache.spark.version": "4.2.0"}, True),
@@ -206,22 +203,22 @@ def test_tasks_read_parquet_themselves_and_spark_reads_the_rest(
         ({"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}, False),
     ],
 )
-def test_files_of_an_old_calendar_are_left_to_spark(said: dict[str, str], plain: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    table = people(5).replace_schema_metadata(said)
+def test_files_of_an_old_calendar_are_left_to_spark(metadata: dict[str, str], plain: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    table = people(5).replace_schema_metadata(metadata)
     with pq.ParquetWriter(tmp_path / "in.parquet", table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata(said)
+        writer.add_key_value_metadata(metadata)
     checked = check_files(find_source(tmp_path / "in.parquet"), people(0).schema, dataset="d")
     assert bool(checked.plain_files) is plain
 
 
-def test_many_small_files_share_tasks(dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool]) -> None:
+def test_many_small_files_share_tasks(dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool]) -> None:
     report = dataset.ingest(shuffled(tmp_path / "in", people(ROWS), files=60))
-    assert (report.rows, arranged_by_tasks) == (ROWS, [True])
+    assert (report.rows, sorted_by_tasks) == (ROWS, [True])
 
     def tasks(count: int, rows: int) -> list[int]:
-        files = tuple(arrange.ParquetFile(path=Path(f"{n}"), rows=rows, size_bytes=10) for n in range(count))
-        found = arrange.FileRows(spark=session_of(dataset), store=store_of(dataset), files=files)
+        files = tuple(sorted_write.ParquetFile(path=Path(f"{n}"), rows=rows, size_bytes=10) for n in range(count))
+        found = sorted_write.FileRows(spark=session_of(dataset), store=store_of(dataset), files=files)
         return [len(task) for task in tasks_of(found)]
 
     assert tasks(5, 600_000) == [1] * 5
@@ -230,15 +227,15 @@ def test_many_small_files_share_tasks(dataset: Dataset, tmp_path: Path, arranged
 
 
 def test_rows_that_take_too_much_memory_go_to_spark(
-    dataset: Dataset, tmp_path: Path, arranged_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, tmp_path: Path, sorted_by_tasks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrange, "MAX_RANGE_BYTES", 1000)
+    monkeypatch.setattr(sorted_write, "MAX_RANGE_BYTES", 1000)
     dataset.ingest(shuffled(tmp_path / "in", people(ROWS)))
-    assert arranged_by_tasks == [False]
+    assert sorted_by_tasks == [False]
     assert dataset.to_arrow().num_rows == ROWS
 
 
-def test_files_without_rows_are_told_as_such(lake: Lake, tmp_path: Path) -> None:
+def test_files_without_rows_are_reported_as_such(lake: Lake, tmp_path: Path) -> None:
     folder = shuffled(tmp_path / "in", people(0), files=5)
     with Lake.open(lake.path, settings=Settings(target_file_bytes=200), spark=lake.spark()) as small:
         empty = create(small, "crm.sales.none")

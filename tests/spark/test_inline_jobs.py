@@ -39,7 +39,7 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Roll-ups go by Spark's shuffle, which takes long enough to be met in the middle."""
-    monkeypatch.setattr(roll_up, "pressed", lambda *_, **__: None)
+    monkeypatch.setattr(roll_up, "merge_small_files", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("slow")
@@ -99,7 +99,7 @@ def test_one_job_that_meets_a_full_disk_does_not_stop_the_next(lake: Lake) -> No
 
 
 class Small:
-    """Does jobs of at most so many files; a larger one is killed, as by a system that is short of memory."""
+    """Runs jobs up to a number of files; a larger one is killed, as by a system that is short of memory."""
 
     def __init__(self, runner: Runner, most: int) -> None:
         self._runner = runner

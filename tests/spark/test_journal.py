@@ -14,7 +14,7 @@ from siltstone.compaction.planning.model import JobKind
 from siltstone.erasure.scan import scan
 from siltstone.eventlog.events import JobStatus
 from siltstone.model.compaction_request import CompactionRequest, RequestKind
-from tests.support.internals import clock_of, compactor_of, layout_of, running_presence, stores_of
+from tests.support.internals import clock_of, compactor_of, journal_liveness_lock, layout_of, stores_of
 from tests.support.refusals import figures
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def visit(hour: int, region: str) -> dict[str, str]:
     return {"at": f"2026-11-01T{hour:02d}:00:00Z", "person": "VISITOR-7", "region": region, "page": "SECRET-PAGE"}
 
 
-def test_folds_and_roll_ups_are_told_in_exact_numbers_and_without_a_value(
+def test_folds_and_roll_ups_are_journaled_with_exact_numbers_and_without_a_value(
     lake: Lake, visits: Dataset, tmp_path: Path
 ) -> None:
     for hour in (3, 4):
@@ -78,7 +78,7 @@ def test_folds_and_roll_ups_are_told_in_exact_numbers_and_without_a_value(
         assert found.clean, found.findings
 
 
-def test_single_works_are_told_in_exact_numbers_and_without_a_value(
+def test_single_jobs_are_journaled_with_exact_numbers_and_without_a_value(
     lake: Lake, visits: Dataset, tmp_path: Path
 ) -> None:
     for hour in (3, 4):
@@ -103,7 +103,7 @@ def test_single_works_are_told_in_exact_numbers_and_without_a_value(
         assert scan(folder, VALUES).clean
 
 
-def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake, visits: Dataset) -> None:
+def test_a_purge_that_folds_reports_folded_and_deleted_files(lake: Lake, visits: Dataset) -> None:
     visits.append([visit(3, "REGION-WEST")])
     change_bytes = visits.status().backlog_bytes
     [result] = lake.submit(CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True))
@@ -113,14 +113,14 @@ def test_a_purge_that_folds_tells_what_it_folded_and_what_it_deleted(lake: Lake,
 
 
 def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
-    """Let a process die in a fold or purge: it has committed, and told nobody."""
+    """Let a process die in a fold or purge, after its commit and before its report."""
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan(only=["fold"], force=True)
     job = Job.of(replace(plan.jobs[0], kind=kind, lane=str(kind)), cycle=plan.cycle, epoch=None)
     journal.cycle_began(plan, [job])
     journal.job_began(job)
     compactor_of(lake).compact(stores_of(lake)(NAME), purge=False, job=job.id)
-    running_presence(journal).close()
+    journal_liveness_lock(journal).close()
     return job
 
 

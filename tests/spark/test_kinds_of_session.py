@@ -1,4 +1,4 @@
-"""Everything of the core says the same on a classic session and on a Connect one."""
+"""The core has the same results on a classic session and on a Connect one."""
 
 import subprocess
 import sys

@@ -86,12 +86,12 @@ def test_a_fold_puts_rows_into_their_hour_and_partition(log: Dataset) -> None:
     log.append(clicks(3))
     report = log.compact()
     assert (report.change_rows, report.upserts_applied, report.final_rows, report.files_removed) == (13, 13, 13, 0)
-    told = base(log)
-    assert as_counter(told.select(SCHEMA.names)) == as_counter(clicks(10) + clicks(3))
-    assert told.column("_period").to_pylist() == [period_of(row) for row in told.to_pylist()]
-    assert told.column("_batch_id").null_count == told.column("_written_at").null_count == 0
-    assert len(set(told.column("_batch_id").to_pylist())) == 2
-    groups = {(row["_period"], row["region"]) for row in told.to_pylist()}
+    rows_of_base = base(log)
+    assert as_counter(rows_of_base.select(SCHEMA.names)) == as_counter(clicks(10) + clicks(3))
+    assert rows_of_base.column("_period").to_pylist() == [period_of(row) for row in rows_of_base.to_pylist()]
+    assert rows_of_base.column("_batch_id").null_count == rows_of_base.column("_written_at").null_count == 0
+    assert len(set(rows_of_base.column("_batch_id").to_pylist())) == 2
+    groups = {(row["_period"], row["region"]) for row in rows_of_base.to_pylist()}
     assert report.files_added == len(groups)
     assert log.status().backlog_rows == 0
     log.append([click(1, n=77)])  # it comes late
@@ -134,12 +134,12 @@ def test_a_fold_rewrites_only_files_with_hidden_rows(log: Dataset) -> None:
     report = log.compact()
     assert (report.tombstones_applied, report.rows_dropped_by_tombstones) == (1, len(gone))
     assert report.final_rows == 20 - len(gone) + 1
-    kept = before & set(DeltaTable(log.path / "base").file_uris())
-    assert report.files_removed == len(before) - len(kept)
+    remaining = before & set(DeltaTable(log.path / "base").file_uris())
+    assert report.files_removed == len(before) - len(remaining)
     assert 0 < report.files_removed <= len(gone)
     assert log.tombstones() == []
-    told = base(log)
-    assert told.column("_period").to_pylist() == [period_of(row) for row in told.to_pylist()]
+    rows_of_base = base(log)
+    assert rows_of_base.column("_period").to_pylist() == [period_of(row) for row in rows_of_base.to_pylist()]
 
 
 def test_a_fold_of_tombstones_alone_can_empty_the_log(log: Dataset) -> None:
@@ -191,10 +191,10 @@ def test_other_times_and_partitions_are_folded_too(lake: Lake) -> None:
             name
         )  # knows partition values by delta-rs, not by entries
         fresh.tombstone([7])
-        kept = [row for row in before if row["who"] != 7]
-        assert as_bag(fresh.to_arrow()) == as_bag(fresh.read().toArrow()) == as_bag(kept)
+        remaining = [row for row in before if row["who"] != 7]
+        assert as_bag(fresh.to_arrow()) == as_bag(fresh.read().toArrow()) == as_bag(remaining)
         assert fresh.compact().rows_dropped_by_tombstones == 1
-        assert as_bag(fresh.to_arrow()) == as_bag(kept)
+        assert as_bag(fresh.to_arrow()) == as_bag(remaining)
         values = [file.partition for file in fresh.snapshot().base.files]
         assert sorted(values, key=str) == sorted(
             [

@@ -1,4 +1,4 @@
-"""What files of a log hold, whoever wrote them: bloom filters on subjects, sorted rows, and our own columns."""
+"""Files of a log, by every writer: bloom filters on subjects, sorted rows, and our own columns."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,12 +43,12 @@ def paths(log: Dataset) -> list[Path]:
 
 def has_bloom_filters(path: Path) -> set[str]:
     """The columns with a bloom filter; Spark leaves it out where a dictionary of all values says the same."""
-    asked = """
+    query = """
         SELECT path_in_schema FROM parquet_metadata(?)
         WHERE bloom_filter_offset IS NOT NULL OR encodings LIKE '%DICTIONARY%'
     """
     with duckdb.connect() as connection:
-        return {name for (name,) in connection.execute(asked, [str(path)]).fetchall()}
+        return {name for (name,) in connection.execute(query, [str(path)]).fetchall()}
 
 
 def roll(lake: Lake) -> None:
@@ -68,7 +68,7 @@ def test_a_rolled_up_file_is_the_same_by_arrow_and_by_a_shuffle(
     lake: Lake, log: Dataset, instead: Callable[..., list[str]] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if instead is not None:
-        monkeypatch.setattr(roll_up, "pressed", instead)
+        monkeypatch.setattr(roll_up, "merge_small_files", instead)
     roll(lake)
     found = store_of(log).snapshot().base.files
     assert {tier_of(file.path) for file in found} == {"daily"}

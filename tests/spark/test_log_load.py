@@ -43,11 +43,11 @@ def source(path: Path, rows: Rows, schema: pa.Schema = SCHEMA) -> Path:
 
 
 def live(log: Dataset) -> list[dict[str, Any]]:
-    """The files of base, as its log tells them."""
+    """The files of base, by its log."""
     return list(pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=False)).to_pylist())
 
 
-def told(log: Dataset) -> Counter[tuple[Any, ...]]:
+def entries(log: Dataset) -> Counter[tuple[Any, ...]]:
     """What base's log says of its files: partition values, rows, ranges and nulls; the system columns aside."""
 
     def ranges(file: dict[str, Any], name: str) -> str:
@@ -78,7 +78,7 @@ def same_as_folded(lake: Lake, rows: Rows, tmp_path: Path, schema: pa.Schema = S
     assert report.first_load
     assert report.rows == folded.status().rows_in_base
     assert report.rows + report.rows_duplicate == len(rows)
-    assert told(loaded) == told(folded)
+    assert entries(loaded) == entries(folded)
     assert rows_by_partition(loaded) == rows_by_partition(folded)
     status = loaded.status()
     assert (status.sequence, status.watermark, status.backlog_batches, status.backlog_rows) == (0, 0, 0, 0)

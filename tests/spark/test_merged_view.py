@@ -1,4 +1,4 @@
-"""The merged view: the truth at any moment, the same on Spark and without it."""
+"""The merged view: correct at any moment, the same on Spark and without it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,7 +274,7 @@ def test_an_older_snapshot_does_not_take_the_places_of_a_newer_one(
         assert merged_frame(spark, store_of(dataset), older).count() == 10
 
 
-def test_files_of_one_size_are_told_apart(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
+def test_files_of_one_size_are_distinguished(lake_path: Path, spark: "SparkSession", tmp_path: Path) -> None:
     with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 200))

@@ -1,4 +1,4 @@
-"""Spark writes to `base` behind our back: deletion vectors, renamed columns, deletes. All are refused, undone, and read again."""
+"""Spark writes to `base` past our commit path: deletion vectors, renamed columns, deletes. All are refused and undone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
         pytest.param("an insert", marks=pytest.mark.deep),
     ],
 )
-def test_what_spark_does_to_base_is_refused_and_undone(lake: Lake, spark: "SparkSession", what: str) -> None:
+def test_commits_of_spark_to_base_are_refused_and_undone(lake: Lake, spark: "SparkSession", what: str) -> None:
     people = lake.create(f"a.b.{what.replace(' ', '_')}", "id BIGINT NOT NULL, name STRING", key="id")
     people.upsert([{"id": number, "name": f"n{number}"} for number in range(10)])
     people.compact()

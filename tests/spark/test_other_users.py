@@ -57,20 +57,20 @@ def replies(port, body):
         data = data[size:]
     return found
 
-said = {}
+answered = {}
 bodies = [open_blocks(b"broadcast_%d_piece0" % n) for n in range(3)]
 bodies += [call(b"CoarseGrainedScheduler"), call(b"endpoint-verifier")]
 calls = [(port, body) for port in ports for body in bodies]
 with ThreadPoolExecutor(len(calls)) as pool:
     for (port, _), found in zip(calls, pool.map(lambda one: replies(*one), calls)):
-        said.setdefault(port, []).extend(found)
+        answered.setdefault(port, []).extend(found)
 read = []
 for folder in folders:
     try:
         read += os.listdir(folder)
     except PermissionError:
         pass
-print(json.dumps([said, read]))
+print(json.dumps([answered, read]))
 """
 SUCCESS, FAILURE = (1, 4), 5
 """Types of answers in Spark's transport protocol: a block or an answer, and a refusal."""
@@ -98,14 +98,14 @@ def attacked(process: int, folders: list[Path]) -> tuple[dict[str, list[tuple[in
     given = json.dumps([listening_ports(process), [str(folder) for folder in folders]])
     done = subprocess.run([sys.executable, "-c", STRANGER, given], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said, read = json.loads(done.stdout)
-    return said, read
+    answered, read = json.loads(done.stdout)
+    return answered, read
 
 
-def check(said: dict[str, list[tuple[int, str]]]) -> None:
-    answers = [answer for found in said.values() for answer in found]
+def check(answered: dict[str, list[tuple[int, str]]]) -> None:
+    answers = [answer for found in answered.values() for answer in found]
     assert not [answer for answer in answers if answer[0] in SUCCESS]
-    refused = [port for port, found in said.items() if any(kind == FAILURE for kind, _ in found)]
+    refused = [port for port, found in answered.items() if any(kind == FAILURE for kind, _ in found)]
     assert len(refused) >= 2, "the ports of the driver and of its blocks refuse"
     assert not [text for kind, text in answers if kind == FAILURE and "not found" in text], "a block was looked for"
 
@@ -120,8 +120,8 @@ def test_another_user_gets_nothing_from_a_session(spark: "SparkSession"):
     scratch = own_scratch().folder
     blocks = [path for path in scratch.iterdir() if path.name.startswith("blockmgr-")]
     assert blocks, "Spark's blocks are in the scratch folder"
-    said, read = attacked(own_jvms()[0], [scratch.parent, scratch, *blocks])
-    check(said)
+    answered, read = attacked(own_jvms()[0], [scratch.parent, scratch, *blocks])
+    check(answered)
     assert read == []
 
 
@@ -129,8 +129,8 @@ def test_another_user_gets_nothing_from_a_connect_server(connect_server: Connect
     scratch = server_scratch(connect_server).folder
     (java,) = [one for one in session_of(connect_server) if Path(f"/proc/{one}/comm").read_text() == "java\n"]
     assert "spark.sql.ansi" not in Path(f"/proc/{java}/cmdline").read_text()
-    said, read = attacked(java, [scratch.parent, scratch])
-    check(said)
+    answered, read = attacked(java, [scratch.parent, scratch])
+    check(answered)
     assert read == []
 
 
@@ -140,7 +140,7 @@ def session_of(server: ConnectServer) -> set[int]:
     return session_members(server_process(server).pid)
 
 
-def test_what_spark_writes_to_disk_is_encrypted(spark: "SparkSession"):
+def test_scratch_files_of_spark_are_encrypted(spark: "SparkSession"):
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 

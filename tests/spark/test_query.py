@@ -1,4 +1,4 @@
-"""Queries on Spark: what is sent means what was asked, values arrive as they are, and no query outlives its time."""
+"""Queries on Spark: the rewritten text has the query's meaning, values arrive unchanged, and no query exceeds its time limit."""
 
 import time
 from collections.abc import Iterator
@@ -111,28 +111,28 @@ NASTY = [
 ]
 
 
-def test_what_is_sent_means_to_spark_what_was_asked(spark: "SparkSession") -> None:
-    """The parser and Spark's own may read a text differently; what is sent is written anew, and has to mean the same."""
+def test_the_rewritten_text_has_the_meaning_of_the_query_on_spark(spark: "SparkSession") -> None:
+    """The parser and Spark's own may read a text differently; the rewritten text must have the same meaning."""
     different = []
     for text in NASTY:
-        asked = text.replace("{rows}", ROWS)
-        sent = spark_text(admit(asked), {}, common="with_{}".format)
-        expected, found = spark.sql(asked).toArrow(), spark.sql(sent).toArrow()
+        original = text.replace("{rows}", ROWS)
+        sent = spark_text(admit(original), {}, common="with_{}".format)
+        expected, found = spark.sql(original).toArrow(), spark.sql(sent).toArrow()
         rows = [[column.to_pylist() for column in table.columns] for table in (expected, found)]
         if found.schema.types != expected.schema.types or rows[0] != rows[1]:
-            different.append((asked, sent, *rows))
+            different.append((original, sent, *rows))
     assert different == []
 
 
-def test_a_comma_is_a_cross_join_whatever_the_session_says(spark: "SparkSession") -> None:
-    asked = "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b RIGHT JOIN (SELECT 3 z) c ON b.y = c.z"
-    sent = spark_text(admit(asked), {}, common="with_{}".format)
+def test_a_comma_is_a_cross_join_with_any_setting_of_the_session(spark: "SparkSession") -> None:
+    original = "SELECT * FROM (SELECT 1 x) a, (SELECT 2 y) b RIGHT JOIN (SELECT 3 z) c ON b.y = c.z"
+    sent = spark_text(admit(original), {}, common="with_{}".format)
     spark.conf.set("spark.sql.ansi.relationPrecedence", "true")
     try:
         assert spark.sql(sent).toArrow().to_pylist() == [{"x": None, "y": None, "z": 3}]
     finally:
         spark.conf.unset("spark.sql.ansi.relationPrecedence")
-    assert spark.sql(asked).toArrow() == spark.sql(sent).toArrow()
+    assert spark.sql(original).toArrow() == spark.sql(sent).toArrow()
 
 
 def test_every_function_of_the_list_is_one_of_spark(spark: "SparkSession") -> None:
@@ -179,7 +179,7 @@ def test_a_parameter_filters_and_limits(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_spark_says_what_is_unknown_or_ambiguous(lake: Lake) -> None:
+def test_spark_names_unknown_or_ambiguous_columns(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="nope"):
         lake.sql(f"SELECT nope FROM {NAME}")
     with pytest.raises(InvalidRequest, match="ambiguous"):
@@ -289,7 +289,7 @@ def test_standard_output_gets_all_rows_as_csv_and_json(lake_path: Path, lake: La
 
 
 @pytest.mark.usefixtures("dataset")
-def test_a_stream_tells_what_is_wrong(lake: Lake) -> None:
+def test_a_stream_raises_the_error_of_its_query(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="nope"):
         lake.stream_sql(f"SELECT nope FROM {NAME}")
     cancellation = CancelToken()
@@ -309,7 +309,7 @@ def test_a_live_file_that_is_lost_is_named(lake: Lake, dataset: Dataset) -> None
         lake.stream_sql(text).read_all()
 
 
-def test_a_value_that_speaks_of_memory_is_an_error_of_the_query(lake: Lake) -> None:
+def test_a_value_with_the_text_of_a_memory_error_is_an_error_of_the_query(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="'java"):
         lake.sql("SELECT CAST('java.lang.OutOfMemoryError' AS INT)", engine="spark")
 
@@ -335,7 +335,7 @@ def test_a_query_means_the_same_whatever_the_session_is_set_to(lake: Lake, spark
         spark.conf.set(option, before or "")
 
 
-def test_a_plan_of_a_query_that_cannot_be_planned_says_why(dataset: Dataset, lake: Lake) -> None:
+def test_explain_of_a_query_that_cannot_be_planned_has_the_reason(dataset: Dataset, lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match="nmae"):
         lake.explain_sql(f"SELECT nmae FROM {dataset.name}", engine="spark")
 

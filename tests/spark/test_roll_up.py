@@ -1,4 +1,4 @@
-"""Roll-ups of logs: small files of closed periods become few, and what the log says stays the same."""
+"""Roll-ups of logs: small files of closed periods become few, and the rows stay the same."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The router with both engines behind it: the same types from either, what Spark is asked for, and what is filled behind it."""
+"""The router with both engines behind it: the same types from either, the queries of Spark, and fills in the background."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_every_type_comes_from_both_engines_alike(lake: Lake) -> None:
     )
 
 
-def test_what_is_missed_is_answered_by_spark_and_filled_behind_it(lake: Lake) -> None:
+def test_a_dataset_that_is_not_resident_is_answered_by_spark_and_filled_afterwards(lake: Lake) -> None:
     lake.hot.evict(NAME)
     text = f"SELECT count(*) AS missed FROM {NAME}"
     first = lake.sql(text)
@@ -63,7 +63,7 @@ def test_what_is_missed_is_answered_by_spark_and_filled_behind_it(lake: Lake) ->
     assert lake.sql(f"SELECT count(*) AS filled FROM {NAME}").engine == "hot"
 
 
-def test_spark_answers_what_the_hot_engine_gives_up_and_the_answer_is_kept(lake: Lake) -> None:
+def test_spark_answers_what_the_hot_engine_gives_up_and_the_answer_is_cached(lake: Lake) -> None:
     lake.hot.fill(NAME)
     text = f"SELECT id, lower(z) AS z FROM {NAME} ORDER BY id"
     first = lake.sql(text)
@@ -74,7 +74,7 @@ def test_spark_answers_what_the_hot_engine_gives_up_and_the_answer_is_kept(lake:
         lake.sql(text, engine="hot")
 
 
-def test_an_error_of_the_rows_is_told_by_spark(lake: Lake) -> None:
+def test_an_error_in_the_rows_is_reported_by_spark(lake: Lake) -> None:
     with pytest.raises(InvalidRequest, match=r"(?i)division by zero"):
         lake.sql(f"SELECT id / n AS x FROM {NAME}")
 

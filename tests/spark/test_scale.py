@@ -76,8 +76,8 @@ def child(server: ConnectServer, tmp_path: Path, script: str, **settings: str) -
 
 
 def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectServer, tmp_path: Path) -> None:
-    told = child(connect_server, tmp_path, SCRIPT, SILT_POSITIONS_FROM_ROWS="0")
-    assert told == {
+    outcome = child(connect_server, tmp_path, SCRIPT, SILT_POSITIONS_FROM_ROWS="0")
+    assert outcome == {
         "loaded": 1_000_000,
         "acked": 300_000,
         "final": 1_199_999,
@@ -94,8 +94,10 @@ def test_a_million_rows_never_pass_through_the_driver(connect_server: ConnectSer
 def test_a_log_of_a_million_rows_is_deduplicated_rolled_up_and_clustered_without_the_driver(
     connect_server: ConnectServer, tmp_path: Path
 ) -> None:
-    told = child(connect_server, tmp_path, LOG_SCRIPT, SILT_TARGET_FILE_BYTES="500000", SILT_TIERS="daily.min_files=2")
-    assert told == {
+    outcome = child(
+        connect_server, tmp_path, LOG_SCRIPT, SILT_TARGET_FILE_BYTES="500000", SILT_TIERS="daily.min_files=2"
+    )
+    assert outcome == {
         "found": [1_000_000, 499_999_500_000, 1_000_000, 600_000],
         "fewer": True,
         "errors": [],

@@ -1,4 +1,4 @@
-"""The past on Spark: the same rows as without it, and as they were."""
+"""Time travel on Spark: the same rows as without it."""
 
 import random
 import time
@@ -60,10 +60,10 @@ def check_past(dataset: Dataset, seen: dict[int, pa.Table], sample: list[int]) -
         assert rows.equals(seen[sequence]), sequence
         assert by_id(dataset.read(at=sequence).toArrow()).equals(rows), sequence
         changes = dataset.changes(since=sequence)
-        told = dataset.changes_to_arrow(since=sequence)
-        assert changes.columns == told.column_names
-        found = changes.orderBy("_seq", "_pos").toArrow().cast(told.schema)
-        assert found.combine_chunks().equals(told.combine_chunks()), sequence
+        expected = dataset.changes_to_arrow(since=sequence)
+        assert changes.columns == expected.column_names
+        found = changes.orderBy("_seq", "_pos").toArrow().cast(expected.schema)
+        assert found.combine_chunks().equals(expected.combine_chunks()), sequence
     assert by_id(now.toArrow()).equals(seen[max(seen)])
     assert by_id(dataset.read().toArrow()).equals(seen[max(seen)])  # nothing old is taken for the new
 
@@ -90,7 +90,7 @@ def test_the_raw_rows_of_an_earlier_state_keep_what_was_tombstoned(lake: Lake) -
         assert dataset.read(at=2, raw=raw).count() == dataset.to_arrow(at=2, raw=raw).num_rows == count
 
 
-def test_what_is_not_kept_is_refused_before_spark_is_asked(lake: Lake) -> None:
+def test_a_state_that_is_not_stored_is_refused_before_spark_is_used(lake: Lake) -> None:
     dataset = create(lake)
     for number in range(3):
         dataset.upsert([person(number)])
@@ -105,7 +105,7 @@ def test_what_is_not_kept_is_refused_before_spark_is_asked(lake: Lake) -> None:
     assert dataset.read(at=3).count() == 3
 
 
-def test_an_old_frame_whose_files_were_purged_says_that_a_file_is_missing(lake: Lake) -> None:
+def test_an_old_frame_whose_files_were_purged_raises_a_missing_file(lake: Lake) -> None:
     dataset = create(lake)
     dataset.upsert([person(number) for number in range(5)])
     dataset.compact()

@@ -1,7 +1,7 @@
-"""What the processes of concurrency tests do: write, fold, load, read in loops, and wait for each other by files.
+"""Processes of concurrency tests: they write, fold, load, read in loops, and wait for each other by files.
 
 Everything takes and returns JSON values, so that it can run in a child process. The oracle is simple on purpose: writer w
-writes batch b as rows ``shared-<i>`` (everybody's keys, the last one wins) and ``own-<w>-<b>`` (nobody else's key).
+writes batch b as rows ``shared-<i>`` (keys of all writers, the last one wins) and ``own-<w>-<b>`` (a key of this writer alone).
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def wait_for(path: Path) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody made {path}")
+            raise TimeoutError(f"{path} was not created in time")
         time.sleep(POLL_SECONDS)
 
 
@@ -107,7 +107,7 @@ def seen_rows(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def compact_until_stopped(path: str, signals: str, purge_every: int = 0) -> dict[str, int]:
-    """Fold in a loop; every so many times with a purge. Return how often it went well and how often it lost a race."""
+    """Fold in a loop, at intervals with a purge. Return how often it committed and how often it lost a race."""
     dataset = open_dataset(path)
     counts = {"folds": 0, "purges": 0, "conflicts": 0}
     while not (Path(signals) / STOP).exists():
@@ -147,7 +147,7 @@ def compact_once(path: str, purge: bool = False) -> dict[str, Any]:  # noqa: FBT
 
 
 def ingest_together(path: str, source: str, signals: str, number: int) -> dict[str, Any]:
-    """Load a file; wait with the files written and not committed until told to go on."""
+    """Load a file; wait with the files written and not committed until the go-ahead."""
     dataset = open_dataset(path)
     with _held("ingest.after_write", Path(signals), number):
         return dataset.ingest(source).to_dict()

@@ -1,4 +1,4 @@
-"""What child processes do to an event log."""
+"""Appends of child processes to an event log."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict
 from siltstone.eventlog.compaction import squash
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus
-from siltstone.eventlog.local_table import KEPT_HOURS, PRESENCE
+from siltstone.eventlog.local_table import LIVENESS_FOLDER, RETAINED_HOURS
 from siltstone.eventlog.log import EventLog
 from tests.support.histories import event, history, received
 
 
 def append_all(uri: str, *, first: int, last: int, at_once: int) -> int:
-    """Append a part of the history that everybody knows; return how many events were new."""
+    """Append a part of the common history; return how many events were new."""
     events = list(history(last, seed=9))[first:]
     new = 0
     with EventLog.open(uri) as log:
@@ -58,7 +58,7 @@ def squash_files(uri: str) -> int:
         Path(uri.removeprefix("delta://")),
         settings=Settings(),
         clock=SystemClock(),
-        retention=Retention(hours=KEPT_HOURS),
+        retention=Retention(hours=RETAINED_HOURS),
         label="log",
     )
-    return squash(table, presence=PRESENCE, clock=SystemClock(), many=Settings().event_log_files)
+    return squash(table, liveness_folder=LIVENESS_FOLDER, clock=SystemClock(), many=Settings().event_log_files)

@@ -100,11 +100,11 @@ class Child:
         if code is None:
             self._process.kill()
             self._process.join()
-            raise subprocess.TimeoutExpired(self._process.name, patience, stderr=self._said("err"))
-        value = json.loads(self._said("out"))["value"] if code == 0 else None
-        return Outcome(code=code, value=value, stderr=self._said("err"))
+            raise subprocess.TimeoutExpired(self._process.name, patience, stderr=self._output("err"))
+        value = json.loads(self._output("out"))["value"] if code == 0 else None
+        return Outcome(code=code, value=value, stderr=self._output("err"))
 
-    def _said(self, stream: str) -> str:
+    def _output(self, stream: str) -> str:
         path = self._folder / stream
         return path.read_text() if path.exists() else ""
 
@@ -218,7 +218,7 @@ def _serve() -> None:
         target, arguments = json.loads(line)
         try:
             answer = {"value": _run(target, arguments)}
-        except Exception as error:  # noqa: BLE001  # whatever it is, the test that called is told
+        except Exception as error:  # noqa: BLE001  # any error is passed to the calling test
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)  # noqa: T201
 

@@ -1,4 +1,4 @@
-"""A small log of clicks, rows for it, and what it must say: a list of appends and tombstones in Python."""
+"""A small log of clicks, rows for it, and its oracle: a list of appends and tombstones in Python."""
 
 import datetime
 from collections import Counter
@@ -89,12 +89,12 @@ class Oracle:
         seen = [row for place, (op, row) in enumerate(self.entries) if op == "A" and not self._hidden(place, row)]
         if not self.dedup_by:
             return seen
-        kept: dict[tuple[Any, ...], Row] = {}
+        survivors: dict[tuple[Any, ...], Row] = {}
         for row in seen:
             key = tuple(row.get(name) for name in self.dedup_by)
-            if self.survivor == "last" or key not in kept:
-                kept[key] = row
-        return list(kept.values())
+            if self.survivor == "last" or key not in survivors:
+                survivors[key] = row
+        return list(survivors.values())
 
     def _hidden(self, place: int, row: Row) -> bool:
         later = [named for op, named in self.entries[place + 1 :] if op == "D"]

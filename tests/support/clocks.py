@@ -1,4 +1,4 @@
-"""A clock that a test holds in its hand."""
+"""A clock that a test moves."""
 
 import datetime
 import time
@@ -11,7 +11,7 @@ _SPIN_SECONDS: Final = 0.0005
 
 
 class FakeClock:
-    """Time stands still until it is told to pass. The time of day can jump; the monotonic time never does."""
+    """A clock that stands still until a test moves it. The time of day can jump; the monotonic time never does."""
 
     def __init__(self, now: datetime.datetime = START, *, jitter: float = 0.0) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""`silt compactor` as processes, and what they say."""
+"""`silt compactor` as processes, and their events."""
 
 import json
 import os
@@ -58,7 +58,7 @@ class CompactorProcess:
         return self._process.pid
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """Wait until it tells of something, and return that; what it told before is not looked at again."""
+        """Wait for an event and return it; earlier events are not searched again."""
         end = time.monotonic() + WAIT_SECONDS
         while True:
             line = self._lines.get(timeout=max(0.1, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""One walk through the core, for any kind of Spark session; what comes out is plain data and the same for all."""
+"""One walk through the core, for any kind of Spark session; the result is plain data and the same for all."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -76,5 +76,5 @@ def hour_in_new_york(path: str) -> dict[str, Any]:
         )
         lake.spark().conf.set(zone, "America/New_York")
         text = "SELECT hour(u) AS h FROM a.b.times"
-        said = {engine: lake.sql(text, engine=engine).rows[0][0] for engine in ("hot", "spark")}
-        return said | {"zone": lake.spark().conf.get(zone)}
+        answers = {engine: lake.sql(text, engine=engine).rows[0][0] for engine in ("hot", "spark")}
+        return answers | {"zone": lake.spark().conf.get(zone)}

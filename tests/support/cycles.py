@@ -23,7 +23,7 @@ def forced(path: str | Path) -> Lake:
 
 
 def build(path: str, rows: int = ROWS) -> None:
-    """Make a lake with two datasets of so many small change files each."""
+    """Make a lake with two datasets, each with a number of small change files."""
     with open_cycles(path) as lake:
         for name in NAMES:
             dataset = lake.create(name, "id STRING NOT NULL, n BIGINT", key="id")

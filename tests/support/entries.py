@@ -23,7 +23,7 @@ def moment_ms(text: str) -> int:
 
 
 def entries(period: str, count: int, *, size: int = MB, prefix: str = "f", **more: Any) -> list[FileEntry]:  # noqa: ANN401
-    """So many files of one period; all written when 2026-11-01 began, unless told otherwise."""
+    """Files of one period; by default all written when 2026-11-01 began."""
     values = {"modified_ms": moment_ms("2026-11-01"), "rows": 10} | more
     return [FileEntry(f"{period}/{prefix}{n:04d}", size, period=period, **values) for n in range(count)]
 

@@ -1,4 +1,4 @@
-"""Faults at the one moment that counts: what can happen around the writing of a log entry."""
+"""Faults around the writing of a log entry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +65,7 @@ def raises(error: Exception, *, before: Callable[[], object] = lambda: None) -> 
 
 
 def overtaken(by: Callable[[], object]) -> Fault:
-    """Let somebody else commit first, then write: the real error of a lost race."""
+    """Let another writer commit first, then write: the real error of a lost race."""
 
     def fault(real: Write) -> None:
         by()

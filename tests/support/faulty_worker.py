@@ -31,7 +31,7 @@ READ_AND_WRITE_ALL = 1 << 1 | 1 << 2
 
 
 def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
-    """Arrange a fault for the jobs of a lake; none, if nothing is said."""
+    """Arrange a fault for the jobs of a lake; by default none."""
     (lake.parent / FAULT).write_text(json.dumps(fault))
 
 

@@ -33,7 +33,7 @@ def is_named_or_harmless(read: Callable[[], object], truth: object, damaged: Pat
 
 
 def flipped(path: Path, *, step: int, start: int = 0) -> Iterator[int]:
-    """Flip one bit of every so many bytes, each time another one of the eight, and put the file back; yield the places."""
+    """Flip one bit at regular distances, each time another one of the eight, and restore the file; yield the positions."""
     content = path.read_bytes()
     try:
         for turn, at in enumerate(range(start, len(content), step)):

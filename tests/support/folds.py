@@ -1,4 +1,4 @@
-"""A fold without Spark, for tests of readers: the whole merged view written anew, by Arrow, as base files of any layout."""
+"""A fold without Spark, for tests of readers: Arrow rewrites the whole merged view as base files of any layout."""
 
 import itertools
 import json

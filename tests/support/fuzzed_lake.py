@@ -33,7 +33,7 @@ LATE_MODULES = (
     "asyncio",
     "sqlalchemy.dialects.sqlite",
     "siltstone.eventlog.delta_backend",
-    "siltstone.compaction.journal.recovery",
+    "siltstone.maintenance.service",
 )
 LATE_CODECS = ("unicode_escape", "utf-32-be", "utf-32-le", "utf-16-be", "utf-16-le", "latin-1", "idna")
 

@@ -1,4 +1,4 @@
-"""What tests of the hot cache share: its rows as a bag, and folds of logs without Spark."""
+"""Shared by tests of the hot cache: its rows as a bag, and folds of logs without Spark."""
 
 import math
 from collections import Counter

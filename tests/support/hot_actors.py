@@ -1,6 +1,6 @@
-"""What the processes of hot cache tests do: one writes, one compacts without Spark, one asks, one lets go of memory.
+"""Processes of hot cache tests: one writes, one compacts without Spark, one queries, one evicts.
 
-The writer is alone, so sequence i is its i-th step and nothing else: whoever knows the sequence of an answer knows the answer.
+The writer is alone, so sequence i is its i-th step and nothing else: the sequence of an answer determines its rows.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Expected:
         self.rows: dict[Any, Any] = {}
 
     def at(self, sequence: int) -> dict[Any, Any]:
-        """Return the rows of a sequence that is not lower than the last one asked for."""
+        """Return the rows of a sequence that is not lower than the last requested one."""
         while self.sequence < sequence:
             self.sequence += 1
             self._step(self.sequence)
@@ -86,7 +86,7 @@ def write(path: str, name: str, signals: str, steps: int) -> int:
 
 
 def compact(path: str, name: str, signals: str) -> dict[str, int]:
-    """Fold, squash, rewrite base and purge, again and again, until it is told to stop."""
+    """Fold, squash, rewrite base and purge, repeatedly, until it is stopped."""
     done = {"fold": 0, "squash": 0, "rewrite": 0, "purge": 0}
     with Lake.open(path, settings=SETTINGS) as lake:
         dataset = lake.dataset(name)
@@ -114,7 +114,7 @@ def _compact(dataset: Dataset, what: str) -> None:
 
 
 def _rewrite(dataset: Dataset) -> None:
-    """Write the files of base anew, as a roll-up or a clustering does: rows only move."""
+    """Rewrite the files of base, as a roll-up or a clustering does: rows only move."""
     import pyarrow.parquet as pq
 
     store = store_of(dataset)
@@ -136,7 +136,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-def let_go(path: str) -> dict[str, float]:
+def fill_and_evict(path: str) -> dict[str, float]:
     """Fill some hundred megabytes, evict them, and return what the system says before and within ten seconds after."""
     count = RESIDENT_BYTES // BLOB_BYTES
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("blob", pa.binary())])

@@ -1,4 +1,4 @@
-"""The one place where tests reach behind public names. Each function says why its tests need that.
+"""The one module in which tests use private names. Each function gives the reason.
 
 A name of a private attribute or function occurs in no other test module (ruff's SLF001 checks attributes). After a change
 inside a class, only this module follows.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from siltstone import Dataset, Lake
     from siltstone.clock import Clock
-    from siltstone.compaction.components import LakeComponents
     from siltstone.compaction.execution.job import Job
     from siltstone.compaction.execution.worker_pool import WorkerPool
     from siltstone.compaction.execution.worker_process import WorkerProcess
     from siltstone.compaction.journal.journal import Journal
     from siltstone.compaction.journal.recovery import Recovery
+    from siltstone.compaction.lake_components import LakeComponents
     from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
-    from siltstone.compaction.operations.merge_small_files import _Input as PressInput
+    from siltstone.compaction.operations.merge_small_files import _Input as MergeInput
     from siltstone.compactor.scheduler import Scheduler
     from siltstone.compactor.service import CompactorService
     from siltstone.config import Settings
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from siltstone.eventlog.delta_backend import DeltaBackend
     from siltstone.eventlog.log import EventLog
     from siltstone.eventlog.projection import Projection
+    from siltstone.maintenance.service import MaintenanceService
     from siltstone.model.columns import Op
     from siltstone.model.files import DataFile
     from siltstone.model.reports import Ack, LoadReport
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from siltstone.spark.jvm import Java
     from siltstone.spark.scratch import Scratch
     from siltstone.spark.shared_server import SharedServerHandle
-    from siltstone.spark_tasks.merge_files import Press
+    from siltstone.spark_tasks.merge_files import MergeTask
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -150,7 +151,7 @@ def sample_bounds(sample: "list[tuple[int, pa.Table]]", key: tuple[str, ...], wa
 
 
 def narrowed(rows: pa.Table, schema: pa.Schema) -> "list[pa.Table]":
-    """Return rows in tables of 32-bit offsets: a public read of so much text takes gigabytes."""
+    """Return rows in tables of 32-bit offsets: a public read of that much text takes gigabytes."""
     from siltstone.dataset.read.arrow_view import _narrowed
 
     return _narrowed(rows, schema)
@@ -227,6 +228,11 @@ def components_of(lake: "Lake") -> "LakeComponents":
     return lake._components
 
 
+def replace_maintenance(lake: "Lake", service: "MaintenanceService") -> None:
+    """Let a lake use another maintenance service: tests make its cycles last, or record its plans."""
+    lake._maintenance = service
+
+
 def state_files_of(lake: "Lake") -> "StateFiles":
     """Return the state files of a lake: tests play another process."""
     return lake._components.state_files
@@ -244,9 +250,9 @@ def residents_of(cache: "HotCache") -> "Residents":
 
 def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Replace the start of Spark: tests show that none is needed, or make it slow."""
-    from siltstone.spark.sessions import SparkSessions
+    from siltstone.spark.lake_sessions import LakeSessions
 
-    return _replaced(monkeypatch, SparkSessions, "_session", made)
+    return _replaced(monkeypatch, LakeSessions, "_session", made)
 
 
 # ---- the commit path -----------------------------------------------------------------------------------------------
@@ -277,12 +283,12 @@ def replace_refresh(monkeypatch: pytest.MonkeyPatch, table: "Table", made: Calla
 
 
 def waiting_in(queue: "WriterQueue[Any, Any]") -> "Sequence[Any]":
-    """Return the batches that wait: tests go on when so many do."""
+    """Return the waiting batches; tests wait for a number of them."""
     return queue._waiting
 
 
 @contextmanager
-def nobody_leads(queue: "WriterQueue[Any, Any]") -> Iterator[None]:
+def without_leader(queue: "WriterQueue[Any, Any]") -> Iterator[None]:
     """Let no batch be committed until the block ends: all that wait then are one group."""
     with queue._mutex:
         assert not queue._is_led
@@ -385,24 +391,24 @@ def replace_squash_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., 
     """Replace what writes the files of a squash: tests commit meanwhile."""
     from siltstone.eventlog import compaction as squash
 
-    return _replaced(monkeypatch, squash, "_written", made)
+    return _replaced(monkeypatch, squash, "_write_merged", made)
 
 
-# ---- leases and presences ------------------------------------------------------------------------------------------
+# ---- leases, liveness locks -----------------------------------------------------------------------------------------
 
 
-def presence_of(holder: Any) -> "LivenessLock":  # noqa: ANN401
+def liveness_lock_of(holder: Any) -> "LivenessLock":  # noqa: ANN401
     """Return the lock of a lease or request: tests let it go as a crash does."""
-    found: LivenessLock = holder._presence
+    found: LivenessLock = holder._liveness_lock
     return found
 
 
-def end_presence(presence: "LivenessLock") -> None:
+def release_liveness_lock(lock: "LivenessLock") -> None:
     """Free the lock and leave its file, as a process that is killed does."""
-    assert presence._handle is not None
-    fcntl.flock(presence._handle, fcntl.LOCK_UN)
-    os.close(presence._handle)
-    presence._handle = None
+    assert lock._handle is not None
+    fcntl.flock(lock._handle, fcntl.LOCK_UN)
+    os.close(lock._handle)
+    lock._handle = None
 
 
 def lease_of(scheduler: "Scheduler") -> "Lease":
@@ -470,21 +476,21 @@ def settings_of(worker: "WorkerProcess") -> "Settings":
     return worker._settings
 
 
-def running_presence(journal: "Journal") -> "LivenessLock":
-    """Return the presence of a cycle that is under way: tests end it as a crash does."""
+def journal_liveness_lock(journal: "Journal") -> "LivenessLock":
+    """Return the liveness lock of a cycle that is under way: tests end it as a crash does."""
     assert journal._running is not None
-    assert journal._running.presence is not None
-    return journal._running.presence
+    assert journal._running.liveness_lock is not None
+    return journal._running.liveness_lock
 
 
-def press_input(store: "Store", file: "DataFile", first: str) -> "PressInput":
+def press_input(store: "Store", file: "DataFile", first: str) -> "MergeInput":
     """Return what is known of a file before small files are merged: the division needs no Spark."""
-    from siltstone.compaction.operations.merge_small_files import _looked_at
+    from siltstone.compaction.operations.merge_small_files import _read_input
 
-    return _looked_at(store, file, first)
+    return _read_input(store, file, first)
 
 
-def divided_press(inputs: "Sequence[PressInput]", files: int) -> "list[Press] | None":
+def divided_tasks(inputs: "Sequence[MergeInput]", files: int) -> "list[MergeTask] | None":
     """Return how the merge of small files is divided: a pure function below Spark."""
     from siltstone.compaction.operations.merge_small_files import _divided
 
@@ -498,14 +504,14 @@ def own_jvms() -> "list[int]":
     """Return the JVM of this process's classic session: it has no public id."""
     from siltstone.spark import session as spark
 
-    return spark._own
+    return spark._own_jvm
 
 
 def replace_own_jvms(monkeypatch: pytest.MonkeyPatch, pids: "list[int]") -> Any:  # noqa: ANN401
     """Pretend that a process is the JVM of this process: tests end it."""
     from siltstone.spark import session as spark
 
-    return _replaced(monkeypatch, spark, "_own", pids)
+    return _replaced(monkeypatch, spark, "_own_jvm", pids)
 
 
 def own_scratch() -> "Scratch":
@@ -558,9 +564,9 @@ def interruptible_query(query: "SparkQuery", session: "SparkSession") -> Abstrac
 
 def load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
     """Load a file into a dataset that `silt create` has just made: tests let the load fail."""
-    from siltstone.cli.commands.datasets import _loaded
+    from siltstone.cli.commands.datasets import _load_created
 
-    return _loaded(lake, made, source)
+    return _load_created(lake, made, source)
 
 
 def demo_guide(report: Callable[..., None], clock: "Clock") -> "Guide":
@@ -572,9 +578,9 @@ def demo_guide(report: Callable[..., None], clock: "Clock") -> "Guide":
 
 def demo_query(guide: "Guide", lake: "Lake", title: str, query: str) -> "QueryResult":
     """Run one query of the demo: the whole demo takes minutes."""
-    from siltstone.demo import _asked
+    from siltstone.demo import _run_query
 
-    return _asked(guide, lake, title, query)
+    return _run_query(guide, lake, title, query)
 
 
 def run_exit_handlers() -> None:

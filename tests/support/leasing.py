@@ -1,4 +1,4 @@
-"""Lakes with leases, and what other processes do with them."""
+"""Lakes with leases, and other processes that use them."""
 
 import time
 from pathlib import Path
@@ -52,7 +52,7 @@ def commit_with(table: Table, epoch: int) -> int:
 
 
 def take_in_process(root: Path, tried: Path, number: int, processes: int) -> int:
-    """Take the lease and hold it until everybody has tried; return the epoch, 0 if it was not to be had."""
+    """Acquire the lease and hold it until all processes have tried; return the epoch, 0 if it was not free."""
     lease = leases_of(root).take(COMPACTOR, role=Role.ALL)
     (tried / str(number)).touch()
     end = time.monotonic() + TRY_SECONDS
@@ -115,7 +115,7 @@ def hold_and_commit(root: str, table: str, ready: str, go: str, ttl_seconds: flo
     Path(ready).write_text(str(lease.epoch))
     while not Path(go).exists():
         time.sleep(0.01)
-    said = {}
+    outcomes = {}
     for name, step in (
         ("commit", lambda: commit_with(target, lease.epoch)),
         ("check", lease.check),
@@ -123,9 +123,9 @@ def hold_and_commit(root: str, table: str, ready: str, go: str, ttl_seconds: flo
     ):
         try:
             step()
-            said[name] = "done"
+            outcomes[name] = "done"
         except Fenced:
-            said[name] = "fenced"
+            outcomes[name] = "fenced"
         except SiltstoneError as error:
-            said[name] = f"{type(error).__name__}: {error}"
-    return {"epoch": lease.epoch, **said}
+            outcomes[name] = f"{type(error).__name__}: {error}"
+    return {"epoch": lease.epoch, **outcomes}

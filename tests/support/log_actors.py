@@ -1,4 +1,4 @@
-"""Processes that work on one log at once, and what it shows then. Everything takes and returns JSON values."""
+"""Processes that work on one log at once, and checks of its rows. Everything takes and returns JSON values."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -89,7 +89,7 @@ def count_of(path: str) -> int:
     return len(names_of(path))
 
 
-# ---- everybody at once, until they are told to stop --------------------------------------------------------------------
+# ---- all processes at once, until they are stopped ----------------------------------------------------------------------
 
 ACKNOWLEDGED: Final = "acknowledged"
 HIDING: Final = "hiding"
@@ -106,7 +106,7 @@ def _note(signals: str, kind: str, writer: int, names: Iterable[str]) -> None:
 
 
 def noted(signals: str, kind: str) -> set[str]:
-    """Return what writers have told."""
+    """Return the reports of writers."""
     return {
         line
         for path in Path(signals).glob(f"{kind}-*")
@@ -127,7 +127,7 @@ def row_of(name: str) -> dict[str, str]:
 
 def append_until_stopped(path: str, signals: str, writer: int) -> list[str]:
     """Append batches, and hide every fifth person again, who then comes back once; return the names that must be there."""
-    kept: list[str] = []
+    loaded: list[str] = []
     with _open(path) as lake:
         log = _log(lake)
         turn = 0
@@ -143,14 +143,14 @@ def append_until_stopped(path: str, signals: str, writer: int) -> list[str]:
                 names = [f"{who}-{BATCH_ROWS}"]
                 log.append([row_of(names[0])])
                 _note(signals, ACKNOWLEDGED, writer, names)
-            kept += names
+            loaded += names
             turn += 1
             time.sleep(BREATH_SECONDS)
-    return kept
+    return loaded
 
 
 def compact_log_until_stopped(path: str, signals: str, work: str) -> dict[str, int]:
-    """Do one kind of work, or one tier, again and again; return how often it went well and how often somebody was first."""
+    """Do one kind of job, or one tier, repeatedly; return how often it committed and how often another process was first."""
     counts = {"done": 0, "refused": 0}
     with _open(path) as lake:
         while not _stopped(signals):
@@ -240,21 +240,21 @@ def _meeting(signals: Path, name: str, me: int) -> Callable[[str], None]:
         (signals / f"{name}-{me}").touch()
         end = time.monotonic() + MEET_SECONDS
         while not all(one.exists() for one in wanted):
-            assert time.monotonic() < end, f"nobody came to {name}"
+            assert time.monotonic() < end, f"{name} was not reached in time"
             time.sleep(0.01)
 
     return meet
 
 
 def append_beside(path: str, signals: str, names: list[str]) -> dict[str, list[str]]:
-    """Append to each log while its loads are written, and until somebody says stop; return the names of the rows."""
+    """Append to each log while its loads are written, and until the stop file exists; return the names of the rows."""
     appended: dict[str, list[str]] = {name: [] for name in names}
     with _open(path) as lake:
         logs = {name: lake.dataset(name) for name in names}
         while not _stopped(signals):
             for name, log in logs.items():
                 if not any((Path(signals) / f"{name}-{one}").exists() for one in range(2)):
-                    continue  # a load that meets rows is none of an empty log
+                    continue  # its load must start on an empty log
                 row = row_of(f"appended-{len(appended[name])}")
                 log.append([row])
                 appended[name].append(row["name"])

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.components import LakeComponents
 from siltstone.compaction.execution.events import Subscriber
 from siltstone.compaction.execution.report import CycleReport
+from siltstone.compaction.lake_components import LakeComponents
 from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
-from siltstone.maintenance.service import MaintenanceService, Selection
-from tests.support.internals import components_of, state_files_of
+from siltstone.maintenance.service import MaintenanceService
+from siltstone.model.compaction_request import Selection
+from tests.support.internals import components_of, replace_maintenance, state_files_of
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
@@ -58,13 +59,13 @@ def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
 
 
 class SlowMaintenance(MaintenanceService):
-    """Maintenance whose cycles last until they are told to stop or to go on: a job that takes long."""
+    """Maintenance whose cycles last until they are stopped or released: a long job."""
 
     def __init__(self, components: LakeComponents) -> None:
         super().__init__(components)
         self.began, self.go_on = threading.Event(), threading.Event()
         self.ignores_stop = False
-        """True for a job that goes on when it is told to stop."""
+        """True for a job that ignores a stop."""
 
     def run_cycle(
         self,
@@ -94,7 +95,7 @@ def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> tuple[Lake, SlowM
     """Open a lake whose cycles last."""
     lake = Lake.open(root, settings=quiet(settings))
     slow = SlowMaintenance(components_of(lake))
-    lake.maintenance = slow
+    replace_maintenance(lake, slow)
     return lake, slow
 
 

@@ -1,4 +1,4 @@
-"""The oracle: a dataset as a dict, what is in base, and what waits to be folded."""
+"""The oracle: a dataset as a dict, with the rows of base and the unfolded changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

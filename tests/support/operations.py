@@ -1,4 +1,4 @@
-"""Operations that crash tests interrupt, and what a dataset looks like from outside, as plain data.
+"""Operations that crash tests interrupt, and the visible state of a dataset as plain data.
 
 Everything here takes and returns JSON values, so that it can run in a child process.
 """
@@ -67,7 +67,7 @@ def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def state(path: str) -> State | None:
-    """Open the lake afresh and observe its dataset; None if there is none."""
+    """Open the lake afresh and observe its dataset; None if it does not exist."""
     with open_lake(path) as lake:
         try:
             return observe(lake.dataset(NAME))

@@ -1,4 +1,4 @@
-"""What children of tests import before they are forked (`children.py`): nothing here starts a thread or opens a file."""
+"""Imports of the children of tests before they are forked (`children.py`): nothing here starts a thread or opens a file."""
 
 import pytest  # noqa: F401  # some targets are in test modules
 

@@ -1,4 +1,4 @@
-"""Other processes: a few that are started once and then do what a test asks, all at the same moment if it wants."""
+"""Other processes: a few that are started once and then run calls of tests, all at the same moment if needed."""
 
 import multiprocessing
 import time
@@ -121,7 +121,7 @@ def write_while_recreated(root: Path, writer: int, seconds: float) -> tuple[list
 
 
 def _traced(error: Exception) -> str:
-    """Say where an error came from that is none of ours."""
+    """Show where an error of another package came from."""
     return "".join(traceback.format_exception(error)[-6:])
 
 
@@ -162,8 +162,10 @@ def tidy_for(path: Path, seconds: float) -> tuple[int, list[str]]:
     done, failures = 0, []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        said = try_tidy_log(path, retention=Retention(hours=100, max_entries=3), durable=False, clock=SystemClock())
+        error_text = try_tidy_log(
+            path, retention=Retention(hours=100, max_entries=3), durable=False, clock=SystemClock()
+        )
         done += 1
-        if said is not None:
-            failures.append(said)
+        if error_text is not None:
+            failures.append(error_text)
     return done, failures

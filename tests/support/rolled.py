@@ -1,4 +1,4 @@
-"""Logs with many small files in base, made without Spark, for tests of the jobs that bring them together."""
+"""Logs with many small files in base, made without Spark, for tests of roll-ups."""
 
 import datetime
 from collections import Counter
@@ -33,14 +33,14 @@ SETTINGS = Settings(
 
 
 def make_log(lake: Lake, *, files: int, rows: int = 10, name: str = NAME, width: int = 3) -> Dataset:
-    """Create a log whose base has so many files of so many rows, all in one hour."""
+    """Create a log whose base has a number of files with a number of rows, all in one hour."""
     log = lake.create(name, SCHEMA, time="at", subject="visitor", sort_by=["n"])
     add_files(log, files=files, rows=rows, width=width)
     return log
 
 
 def add_files(log: Dataset, *, files: int, rows: int = 10, start: int = 0, width: int = 3) -> None:
-    """Commit so many files to base, as folds would have."""
+    """Commit a number of files to base, as folds would have."""
     store = store_of(log).current()
     staged = tuple(
         stage(store, store.base, table(store.base_schema, rows, start + number * rows, width), {PERIOD: HOUR})
@@ -78,5 +78,5 @@ def base_files(log: Dataset) -> list[Path]:
 
 
 def leftovers(log: Dataset) -> int:
-    """Return how many files nobody names."""
+    """Return the number of unreferenced files."""
     return log.status().unreferenced_files

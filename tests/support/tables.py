@@ -1,4 +1,4 @@
-"""Small Delta tables for the commit path: one row a file, a sequence for each append, and what can be said of them."""
+"""Small Delta tables for the commit path: one row a file, a sequence for each append, and assertions about them."""
 
 import json
 from collections import Counter

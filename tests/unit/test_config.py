@@ -95,12 +95,12 @@ def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any):  #
 
 
 @pytest.mark.parametrize("text", ["61 * * * *", "* * *", "often"])
-def test_a_cron_that_is_none_is_refused_by_the_name_of_its_setting(text: str):
+def test_an_invalid_cron_is_refused_by_the_name_of_its_setting(text: str):
     with pytest.raises(InvalidRequest, match="'fold_cron'"):
         load(environment={"SILT_FOLD_CRON": text})
 
 
-def test_an_empty_cron_means_only_when_asked():
+def test_an_empty_cron_means_only_on_request():
     assert load(environment={"SILT_FOLD_CRON": " "}).fold_cron == " "
 
 

@@ -1,4 +1,4 @@
-"""When work is due."""
+"""Cron expressions: when a task is due."""
 
 import datetime as dt
 
@@ -61,7 +61,7 @@ def test_times_are_utc_whatever_the_zone_of_the_moment():
         "1" * 999,
     ],
 )
-def test_what_is_no_cron_expression_is_refused_with_the_way_to_write_one(cron: str):
+def test_an_invalid_cron_expression_is_refused_with_its_form(cron: str):
     with refused(InvalidRequest, None, "cron", "5"):
         check_cron(cron)
 

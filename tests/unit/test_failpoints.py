@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,13 +52,13 @@ def test_a_count_chooses_which_reach_acts():
 
 
 def test_an_unknown_place_cannot_be_armed():
-    with pytest.raises(ValueError, match="unknown fail point"), failpoints.arm("fold.nowhere", "raise"):
+    with pytest.raises(ValueError, match=r"fold\.nowhere"), failpoints.arm("fold.nowhere", "raise"):
         pass
 
 
 @pytest.mark.parametrize("text", ["fold.nowhere:kill", f"{NAME}:explode"])
 def test_the_environment_is_checked(text: str):
-    with pytest.raises(ValueError, match="unknown fail point or action"):
+    with pytest.raises(ValueError, match=re.escape(text)):
         failpoints.arm_from_environment(text)
 
 

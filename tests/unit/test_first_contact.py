@@ -1,4 +1,4 @@
-"""At the prompt and in notebooks: what objects show of themselves, frames and counts of a dataset, datasets from frames."""
+"""At the prompt and in notebooks: representations of objects, frames and counts of a dataset, datasets from frames."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def log(lake: Lake) -> Dataset:
 # ---- what objects show -------------------------------------------------------------------------------------------
 
 
-def test_objects_say_what_they_are_without_being_asked_for_rows(lake: Lake, people: Dataset, log: Dataset):
+def test_the_repr_of_objects_reads_no_rows(lake: Lake, people: Dataset, log: Dataset):
     assert repr(people) == f"<Dataset {NAME}, keyed by id>"
     assert repr(log) == "<Dataset web.eu.clicks, a log by at>"
     assert repr(lake) == f"<Lake {str(lake.path)!r}>"
@@ -131,12 +131,12 @@ def test_a_condition_sees_merged_rows_and_never_those_that_were_replaced(people:
 @pytest.mark.parametrize(
     "where", ["", "n >", "nope = 1", "(SELECT 1) = 1", "1 = 1", "n = 1; DROP TABLE x", "rand() < n"]
 )
-def test_what_is_no_condition_on_a_row_is_refused(people: Dataset, where: str):
+def test_an_invalid_condition_is_refused(people: Dataset, where: str):
     with pytest.raises(InvalidRequest):
         people.to_arrow(where=where)
 
 
-def test_a_condition_that_only_spark_can_answer_says_so(people: Dataset):
+def test_to_arrow_refuses_a_condition_that_only_spark_can_answer(people: Dataset):
     with pytest.raises(InvalidRequest):
         people.to_arrow(where="levenshtein(city, id, 3) = 1")
 
@@ -218,7 +218,7 @@ def test_rows_that_are_refused_leave_a_dataset_that_another_process_has_made_or_
 
 
 @pytest.mark.parametrize("source", [[], 7, None, "no/such/file.parquet", [1, 2]])
-def test_what_has_no_columns_is_refused_before_anything_is_created(lake: Lake, source: object):
+def test_a_source_without_columns_is_refused_before_anything_is_created(lake: Lake, source: object):
     with pytest.raises((InvalidRequest, NotFound)):
         lake.create_from("a.b.c", source, key="id")
     assert lake.names() == []
@@ -258,7 +258,7 @@ class Refusing:
         self.dropped.append(made)
 
 
-def test_a_refused_load_of_create_says_where_its_options_are():
+def test_a_refused_load_of_create_names_the_command_with_its_options():
     fake: Any = Refusing()
     with refused(InvalidRequest, None, "--order-by", "silt create", "silt ingest"):
         load_created(fake, fake, Path("x.csv"))
@@ -281,6 +281,6 @@ def test_a_name_that_is_no_text_is_refused(lake: Lake, name: Any):  # noqa: ANN4
 
 
 def test_the_demo_names_the_engine_that_answered(lake: Lake, people: Dataset):
-    told: list[Step] = []
-    demo_query(demo_guide(told.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
-    assert [(step.engine, step.rows) for step in told] == [("memory", 1)]
+    steps: list[Step] = []
+    demo_query(demo_guide(steps.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
+    assert [(step.engine, step.rows) for step in steps] == [("memory", 1)]

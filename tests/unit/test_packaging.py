@@ -1,4 +1,4 @@
-"""What a user installs: public names, type hints, bounds of dependencies, and documents that are there."""
+"""What a user installs: public names, type hints, bounds of dependencies, and shipped documents."""
 
 import ast
 import re
@@ -19,6 +19,7 @@ INTERNAL = {
     "Answer": "what the compactor of a lake sends back to another process of ours",
     "InlineRunner": "how the compactor runs jobs",
     "WorkerPool": "how the compactor runs jobs",
+    "MaintenanceService": "the component behind the methods of a lake that plan and run cycles",
     "Registration": "a record of the registry, for our own modules",
     "Snapshot": "a view of the log, for our own modules",
     "DirectiveStore": "files by which processes of a lake address each other",

@@ -1,4 +1,4 @@
-"""Rules over the source: who may commit, what may leave Spark, who may read an error's words, and what stays out of the JVM."""
+"""Rules over the source: which modules may commit, collect from Spark, or read the text of an error; no JVM internals."""
 
 import ast
 import re
@@ -64,7 +64,12 @@ def calls() -> Iterator[tuple[str, str, ast.Attribute, ast.AST]]:
 
 def is_arrow(value: ast.AST) -> bool:
     """`table.take(...)` of Arrow, not of Spark: our names for Arrow tables."""
-    return isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in {"rows", "table", "self.changes"}
+    return isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in {
+        "rows",
+        "table",
+        "requested.table",
+        "self.changes",
+    }
 
 
 def is_lease(node: ast.Attribute) -> bool:
@@ -72,7 +77,7 @@ def is_lease(node: ast.Attribute) -> bool:
     return node.attr == "take" and ast.unparse(node.value) in {"self", "self._leases"}
 
 
-def test_user_rows_are_collected_only_where_a_user_asked_for_them() -> None:
+def test_user_rows_are_collected_only_where_a_user_requests_them() -> None:
     found = {
         (module, function)
         for module, function, node, value in calls()
@@ -99,7 +104,7 @@ def test_only_the_commit_path_commits() -> None:
     assert sorted(writers) == [SOURCE / "delta" / name for name in ("object_store_table.py", "table.py")]
 
 
-def test_nobody_reaches_into_the_jvm() -> None:
+def test_no_module_uses_py4j_internals() -> None:
     assert [
         (module, node.attr) for module, _, node, _ in calls() if node.attr in {"_jvm", "_jsc", "_jdf", "_jsparkSession"}
     ] == []
@@ -160,9 +165,9 @@ MAY_READ_WORDS = {
     ("spark/errors.py", "error_line"): "Spark's words, for a message",
     ("host/system_errors.py", "is_memory_failure"): "words of the system's loader",
     ("spark/arrow_tasks.py", "answers"): "names of errors in tracebacks of Spark's Python workers",
-    ("dataset/load/jdbc.py", "told"): "the password, which a message must not show",
-    ("eventlog/sql_backend.py", "_is_broken_code"): "SQLite's words",
-    ("eventlog/queries.py", "_checks"): "SQLite's words",
+    ("dataset/load/jdbc.py", "readable_errors"): "the password, which a message must not show",
+    ("eventlog/database.py", "_is_broken"): "SQLite's words",
+    ("eventlog/queries.py", "_checksums"): "SQLite's words",
     ("query/hot_executor.py", "_why"): "a mark of ours in the words of DuckDB, for a message",
 }
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
@@ -182,7 +187,7 @@ def error_names(function: ast.AST) -> set[str]:
     return found
 
 
-def holds_words(node: ast.AST, names: set[str], texts: set[str]) -> bool:
+def holds_error_text(node: ast.AST, names: set[str], texts: set[str]) -> bool:
     """True if an expression has the words of an exception in it: `str(error)`, `f"{error}"`, `error.args`, or a name for one."""
     for one in ast.walk(node) if names else ():
         match one:
@@ -204,11 +209,11 @@ def text_names(function: ast.AST, names: set[str]) -> set[str]:
         before = len(texts)
         for node in ast.walk(function):
             match node:
-                case ast.Assign(value=value, targets=targets) if holds_words(value, names, texts):
+                case ast.Assign(value=value, targets=targets) if holds_error_text(value, names, texts):
                     pass
-                case ast.NamedExpr(value=value, target=target) if holds_words(value, names, texts):
+                case ast.NamedExpr(value=value, target=target) if holds_error_text(value, names, texts):
                     targets = [target]
-                case ast.comprehension(iter=value, target=target) if holds_words(value, names, texts):
+                case ast.comprehension(iter=value, target=target) if holds_error_text(value, names, texts):
                     targets = [target]
                 case _:
                     continue
@@ -219,7 +224,7 @@ def text_names(function: ast.AST, names: set[str]) -> set[str]:
     return texts
 
 
-def decisions_by_words(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def decisions_by_text(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield each place where the words of an exception, or a literal of several words, are searched or compared."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -243,16 +248,16 @@ def decisions_by_words(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 for part in compared
                 for one in ast.walk(part)
             )
-            if prose or any(holds_words(part, names, texts) for part in compared):
+            if prose or any(holds_error_text(part, names, texts) for part in compared):
                 yield function.name, ast.unparse(node)
 
 
-def test_nothing_decides_by_the_words_of_our_own_errors() -> None:
+def test_nothing_decides_by_the_text_of_our_own_errors() -> None:
     """Messages are for people and may be reworded: programs go by the type, the kind and the reason of an error."""
     found = {
         (path.relative_to(SOURCE).as_posix(), function): code
         for path in sorted(SOURCE.rglob("*.py"))
-        for function, code in decisions_by_words(ast.parse(path.read_text()))
+        for function, code in decisions_by_text(ast.parse(path.read_text()))
     }
     assert found.keys() - MAY_READ_WORDS.keys() == set(), {
         place: found[place] for place in found.keys() - MAY_READ_WORDS
@@ -272,11 +277,11 @@ def test_nothing_decides_by_the_words_of_our_own_errors() -> None:
         "return 'is damaged: restore' in answer.error",
     ],
 )
-def test_a_decision_by_words_is_found(code: str) -> None:
-    assert list(decisions_by_words(ast.parse(f"def f():\n    {code}\n")))
+def test_a_decision_by_the_text_of_an_error_is_found(code: str) -> None:
+    assert list(decisions_by_text(ast.parse(f"def f():\n    {code}\n")))
 
 
-def test_only_errors_of_others_are_classified_by_their_words() -> None:
+def test_only_foreign_errors_are_classified_by_their_text() -> None:
     """`evidence_of` leaves the words of our own errors out, so nothing else may put words into evidence."""
     makers = [
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "FailureEvidence(" in path.read_text()
@@ -284,6 +289,6 @@ def test_only_errors_of_others_are_classified_by_their_words() -> None:
     assert makers == ["compaction/failures.py"]
 
 
-def test_every_reason_is_given_somewhere() -> None:
+def test_every_reason_is_used() -> None:
     source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "failures.py")
     assert [reason for reason in errors.Reason if f"Reason.{reason.name}" not in source] == []

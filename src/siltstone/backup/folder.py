@@ -55,17 +55,16 @@ class BackupFolder:
         """
         marker = self._marker()
         if marker is None:
-            if self.path.is_dir() and not self._is_begun():
+            names = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
+            # Files of an interrupted `prepare` may be there.
+            if self.path.is_dir() and not all(
+                name in FOLDERS or name.startswith(f"drafts/{MARKER}.") for name in names
+            ):
                 raise InvalidRequest(f"{self.path} is not empty and not a folder of backups. Choose an empty folder.")
         elif marker.get("lake_id") != lake_id:
             raise InvalidRequest(
                 f"{self.path} holds backups of another lake ({marker.get('lake')}). Choose another folder."
             )
-
-    def _is_begun(self) -> bool:
-        """Return whether the folder is empty, or holds only files of an interrupted `prepare`."""
-        inside = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
-        return all(name in FOLDERS or name.startswith(f"drafts/{MARKER}.") for name in inside)
 
     def prepare(self, lake_id: str, lake: str) -> None:
         """Create the folder, readable by its owner alone."""
@@ -160,12 +159,12 @@ class BackupFolder:
                 f"{source} has {size} bytes, and its log says {size_bytes}. Restore it from an older backup.",
                 reason=Reason.DAMAGED_FILE,
             )
-        found = BackedFile(path=relative, size_bytes=size, sha256=digest, modified_ns=modified_ns)
-        fresh = not self.has_sound(found)
+        file = BackedFile(path=relative, size_bytes=size, sha256=digest, modified_ns=modified_ns)
+        is_new = not self.has_sound(file)
         self.pooled(digest).parent.mkdir(mode=0o700, exist_ok=True)
         draft.replace(self.pooled(digest))  # the existing file may have been damaged since
         reach("backup.after_file")
-        return found, fresh
+        return file, is_new
 
     def _draft(self, name: str) -> Path:
         return self.path / "drafts" / f"{name}.{os.getpid()}"
@@ -193,12 +192,12 @@ class BackupFolder:
             InvalidRequest: several backups have that prefix.
             Corruption: its manifest is damaged.
         """
-        known = [path for path in self.manifests() if backup is None or id_of(path).startswith(backup)]
-        if not known:
+        paths = [path for path in self.manifests() if backup is None or id_of(path).startswith(backup)]
+        if not paths:
             raise NotFound(f"There is no backup {backup or ''} at {self.path}.".replace("  ", " "))
-        if backup is not None and len(known) > 1:
+        if backup is not None and len(paths) > 1:
             raise InvalidRequest(f"Several backups at {self.path} begin with {backup!r}. Name more of the id.")
-        return read_manifest(known[-1].read_bytes(), where=str(known[-1]))
+        return read_manifest(paths[-1].read_bytes(), where=str(paths[-1]))
 
     def publish(self, manifest: Manifest) -> None:
         """Publish a backup: its files are in the pool, and now its manifest gets its name."""
@@ -213,10 +212,9 @@ class BackupFolder:
 
     def keep(self, count: int | None) -> list[str]:
         """Remove all but the newest backups, and files that no backup lists; return the ids of the removed backups."""
-        known = self.manifests()
-        doomed = known[: -count or None] if count is not None else []
-        removed = [id_of(path) for path in doomed]
-        for path in doomed:
+        to_delete = self.manifests()[: -count or None] if count is not None else []
+        removed = [id_of(path) for path in to_delete]
+        for path in to_delete:
             path.unlink(missing_ok=True)
             reach("backup.after_removal")
         self._collect()

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from siltstone.errors import Corruption, InvalidRequest, Reason
 
@@ -84,38 +84,30 @@ def read_manifest(content: bytes, *, where: str) -> Manifest:
         head, *files, end = [dict(json.loads(line)) for line in content.splitlines()]
         if head["format"] > FORMAT:
             raise InvalidRequest(f"Backup {where} has format {head['format']}. Upgrade Siltstone to restore it.")
-        found = _manifest(head, files)
-        whole = end == {"end": True, "files": len(found.files), "bytes": found.size_bytes}
+        manifest = Manifest(
+            id=head["id"],
+            taken_at=head["taken_at"],
+            lake=head["lake"],
+            lake_id=head["lake_id"],
+            siltstone=head["siltstone"],
+            epoch=int(head["epoch"]),
+            datasets=tuple(BackedDataset(**values) for values in head["datasets"]),
+            tables={path: int(version) for path, version in head["tables"].items()},
+            files=tuple(_file(**values) for values in files),
+            left_out=dict(head["left_out"]),
+        )
+        is_complete = end == {"end": True, "files": len(manifest.files), "bytes": manifest.size_bytes}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Corruption(
             f"Backup {where} cannot be read ({error!r}). Use another backup.", reason=Reason.DAMAGED_FILE
         ) from error
-    if not whole:
+    if not is_complete:
         raise Corruption(f"Backup {where} is not complete. Use another backup.", reason=Reason.DAMAGED_FILE)
-    return found
-
-
-def _manifest(head: dict[str, Any], files: list[dict[str, Any]]) -> Manifest:
-    return Manifest(
-        id=head["id"],
-        taken_at=head["taken_at"],
-        lake=head["lake"],
-        lake_id=head["lake_id"],
-        siltstone=head["siltstone"],
-        epoch=int(head["epoch"]),
-        datasets=tuple(BackedDataset(**one) for one in head["datasets"]),
-        tables={path: int(version) for path, version in head["tables"].items()},
-        files=tuple(_file(**one) for one in files),
-        left_out=dict(head["left_out"]),
-    )
+    return manifest
 
 
 def _file(*, path: str, size_bytes: int, sha256: str, modified_ns: int) -> BackedFile:
-    """Return one file. Its hash names a file of the pool, and must not be a path to another one.
-
-    Raises:
-        TypeError, ValueError: a value is not valid.
-    """
+    """Return one file. Its hash names a file of the pool, and must not be a path to another one."""
     if not _SHA256.match(sha256) or not 0 <= modified_ns <= _LATEST_NS or not isinstance(path, str):
         raise ValueError(f"the line of {path!r} is not that of a file")
     return BackedFile(path=path, size_bytes=size_bytes, sha256=sha256, modified_ns=modified_ns)

@@ -22,12 +22,12 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from siltstone.backup.folder import BackupFolder, copy_hashed, id_of
-from siltstone.backup.manifest import BackedFile, Manifest
+from siltstone.backup.manifest import Manifest
 from siltstone.backup.verify import make_registry, verify
 from siltstone.clock import Clock
 from siltstone.config import Settings
@@ -103,7 +103,7 @@ class Restore:
             path=str(self._folder.path),
             target=str(self._target),
             taken_at=manifest.taken_at,
-            datasets={one.name: one.sequence for one in manifest.datasets},
+            datasets={dataset.name: dataset.sequence for dataset in manifest.datasets},
             files=len(manifest.files),
             bytes=manifest.size_bytes,
             dry_run=dry_run,
@@ -131,7 +131,11 @@ class Restore:
         with LivenessLock(self._target.parent, self._side(owner, "live").name):
             try:
                 self._fill(work, manifest)
-                self._take_over_mode(work)
+                with contextlib.suppress(FileNotFoundError):  # an empty target passes on its owner and mode
+                    status = self._target.stat()
+                    with contextlib.suppress(PermissionError):  # only root can change the owner
+                        os.chown(work, status.st_uid, status.st_gid)
+                    work.chmod(stat.S_IMODE(status.st_mode))
                 work.rename(self._target)
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
@@ -146,62 +150,43 @@ class Restore:
         for number, file in enumerate(manifest.files):
             if number % 100 == 0:
                 self._show(f"file {number:,} of {len(manifest.files):,}")
-            self._copy(file, work)
-        self._cut_audits(work, manifest)
-        reach("restore.after_files")
+            target = work / checked(file.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            digest, _ = copy_hashed(self._folder.pooled(file.sha256), target)
+            if digest != file.sha256:
+                raise Corruption(
+                    f"Backup at {self._folder.path}: {file.path} has other bytes than were copied. Nothing was restored. Use "
+                    "another backup.",
+                    reason=Reason.DAMAGED_FILE,
+                )
+            os.utime(target, ns=(file.modified_ns, file.modified_ns))
         layout = Layout(work)
+        for dataset in manifest.datasets:
+            # audit records after its sequence describe writes that the backup does not have
+            path = layout.audit / f"{dataset.incarnation}.ndjson"
+            with contextlib.suppress(FileNotFoundError):
+                lines = path.read_bytes().split(b"\n")[:-1]
+                path.write_bytes(b"".join(line + b"\n" for line in lines if not _is_later(line, dataset.sequence)))
+        reach("restore.after_files")
         registry = make_registry(layout, settings=self._settings, clock=self._clock)
-        for one in manifest.datasets:
-            row = registry.find(DatasetName.parse(one.name))
+        for dataset in manifest.datasets:
+            row = registry.find(DatasetName.parse(dataset.name))
             _fence(registry.store(row), epoch=manifest.epoch + FENCE_STEP, backup=manifest.id)
         reach("restore.after_fence")
         if self._settings.durable:
             os.sync()  # every file at once: there can be many small ones
-
-    def _take_over_mode(self, work: Path) -> None:
-        """Give the lake's folder the owner and mode of the empty folder that it replaces, if there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            found = self._target.stat()
-            with contextlib.suppress(PermissionError):  # only root can change the owner
-                os.chown(work, found.st_uid, found.st_gid)
-            work.chmod(stat.S_IMODE(found.st_mode))
-
-    def _copy(self, file: BackedFile, work: Path) -> None:
-        target = work / checked(file.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        digest, _ = copy_hashed(self._folder.pooled(file.sha256), target)
-        if digest != file.sha256:
-            raise Corruption(
-                f"Backup at {self._folder.path}: {file.path} has other bytes than were copied. Nothing was restored. Use "
-                "another backup.",
-                reason=Reason.DAMAGED_FILE,
-            )
-        os.utime(target, ns=(file.modified_ns, file.modified_ns))
-
-    def _cut_audits(self, work: Path, manifest: Manifest) -> None:
-        """Cut the audit records after the backup's sequence: they describe writes that it does not have."""
-        for one in manifest.datasets:
-            path = Layout(work).audit / f"{one.incarnation}.ndjson"
-            with contextlib.suppress(FileNotFoundError):
-                lines = path.read_bytes().split(b"\n")[:-1]
-                path.write_bytes(b"".join(line + b"\n" for line in lines if not _is_later(line, one.sequence)))
 
     def _side(self, owner: str, end: str) -> Path:
         return self._target.with_name(f".{self._target.name}.{owner}.{end}")
 
     def _sweep(self) -> None:
         """Delete the folders that interrupted restores to this target left beside it."""
-        for owner in set(self._owners()):
-            shown = self._side(owner, "live")
-            if shown.is_file() and not is_live(shown.parent, shown.name):
+        sides = [_SIDE.match(path.name) for path in self._target.parent.iterdir()]
+        for owner in {side["id"] for side in sides if side is not None and side["name"] == self._target.name}:
+            lock = self._side(owner, "live")
+            if lock.is_file() and not is_live(lock.parent, lock.name):
                 shutil.rmtree(self._side(owner, "restore"), ignore_errors=True)
-                remove_dead(shown)
-
-    def _owners(self) -> Iterator[str]:
-        for path in self._target.parent.iterdir():
-            side = _SIDE.match(path.name)
-            if side is not None and side["name"] == self._target.name:
-                yield side["id"]
+                remove_dead(lock)
 
 
 def _is_later(line: bytes, sequence: int) -> bool:
@@ -236,24 +221,24 @@ def list_backups(path: str | Path) -> list[dict[str, Any]]:
     """
     folder = BackupFolder(local_folder(path, what="Backup folder"), durable=False)
     folder.require()
-    found: list[dict[str, Any]] = []
-    for manifest in reversed(folder.manifests()):
-        name = id_of(manifest)
+    backups: list[dict[str, Any]] = []
+    for manifest_path in reversed(folder.manifests()):
+        name = id_of(manifest_path)
         try:
-            one = folder.read(name)
+            manifest = folder.read(name)
         except SiltstoneError as error:
-            found.append({"id": name, "broken": str(error)})
+            backups.append({"id": name, "broken": str(error)})
             continue
-        found.append(
+        backups.append(
             {
-                "id": one.id,
-                "taken_at": one.taken_at,
-                "lake": one.lake,
-                "datasets": {dataset.name: dataset.sequence for dataset in one.datasets},
-                "files": len(one.files),
-                "bytes": one.size_bytes,
-                "left_out": dict(one.left_out),
+                "id": manifest.id,
+                "taken_at": manifest.taken_at,
+                "lake": manifest.lake,
+                "datasets": {dataset.name: dataset.sequence for dataset in manifest.datasets},
+                "files": len(manifest.files),
+                "bytes": manifest.size_bytes,
+                "left_out": dict(manifest.left_out),
                 "broken": None,
             }
         )
-    return found
+    return backups

@@ -64,7 +64,7 @@ Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class BackupRequest:
     """A validated backup request."""
 
     path: Path
@@ -74,23 +74,23 @@ class Wanted:
     skip_broken: bool = False
 
 
-def check_wanted(
+def check_request(
     layout: Layout, path: str | Path, *, keep: int | None, verify: str, dry_run: bool, skip_broken: bool
-) -> Wanted:
+) -> BackupRequest:
     """Validate a backup request.
 
     Raises:
         InvalidRequest: the folder or an option is not valid. Nothing was written.
     """
-    found = local_folder(path, what="Backup folder")
-    real, root = found.resolve(), layout.root.resolve()
+    folder = local_folder(path, what="Backup folder")
+    real, root = folder.resolve(), layout.root.resolve()
     if real == root or root in real.parents or real in root.parents:
-        raise InvalidRequest(f"Backup folder {found} must be outside of the lake {layout.root}.")
+        raise InvalidRequest(f"Backup folder {folder} must be outside of the lake {layout.root}.")
     if keep is not None and (isinstance(keep, bool) or keep < 1):
         raise InvalidRequest(f"keep must be at least 1, not {keep!r}: a backup does not remove itself.")
     if verify not in ("sizes", "full"):
         raise InvalidRequest(f"verify is 'sizes' or 'full', not {verify!r}.")
-    return Wanted(path=found, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
+    return BackupRequest(path=folder, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
 
 
 class _Moved(Exception):  # noqa: N818
@@ -112,7 +112,7 @@ class Backup:
 
     def __init__(
         self,
-        wanted: Wanted,
+        request: BackupRequest,
         *,
         registry: Registry,
         layout: Layout,
@@ -121,14 +121,14 @@ class Backup:
         show: Show | None = None,
     ) -> None:
         """Use the lake's components; nothing is read or written yet."""
-        self._wanted = wanted
+        self._request = request
         self._registry = registry
         self._layout = layout
         self._settings = settings
         self._clock = clock
         self._show = show or (lambda _text: None)
-        self._folder = BackupFolder(wanted.path, durable=settings.durable)
-        self._known: dict[str, BackedFile] = {}
+        self._folder = BackupFolder(request.path, durable=settings.durable)
+        self._earlier: dict[str, BackedFile] = {}
         self._files_copied = self._bytes_copied = 0
         self._left_out: dict[str, str] = {}
 
@@ -146,32 +146,32 @@ class Backup:
         lake_id = self._handle(self._layout.registry).id
         self._folder.check(lake_id)
         try:
-            if self._wanted.dry_run:
+            if self._request.dry_run:
                 return self._report(self._manifest(lake_id), started)
             self._folder.prepare(lake_id, str(self._layout.root))
             with self._folder.alone():
                 manifest = self._manifest(lake_id)
                 self._show("verifying")
-                verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._wanted.full)
+                verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._request.full)
                 self._folder.publish(manifest)
-                return self._report(manifest, started, removed=self._folder.keep(self._wanted.keep))
+                return self._report(manifest, started, removed=self._folder.keep(self._request.keep))
         except OSError as error:
             raise Unavailable(
-                f"The backup at {self._wanted.path} failed ({error}). No backup was recorded; earlier ones are as they were."
+                f"The backup at {self._request.path} failed ({error}). No backup was recorded; earlier ones are as they were."
             ) from error
 
     def _report(self, manifest: Manifest, started: float, *, removed: Iterable[str] = ()) -> BackupReport:
         return BackupReport(
             id=manifest.id,
-            path=str(self._wanted.path),
+            path=str(self._request.path),
             taken_at=manifest.taken_at,
             datasets=len(manifest.datasets),
             files=len(manifest.files),
             bytes=manifest.size_bytes,
             files_copied=self._files_copied,
             bytes_copied=self._bytes_copied,
-            dry_run=self._wanted.dry_run,
-            verified="full" if self._wanted.full else "sizes",
+            dry_run=self._request.dry_run,
+            verified="full" if self._request.full else "sizes",
             removed=tuple(removed),
             left_out=dict(manifest.left_out),
             seconds=self._clock.monotonic_seconds() - started,
@@ -180,65 +180,58 @@ class Backup:
     def _manifest(self, lake_id: str) -> Manifest:
         """Copy everything, and return the manifest."""
         with contextlib.suppress(SiltstoneError):  # a damaged older backup only costs its reuse
-            self._known = {file.path: file for file in self._folder.read().files}
+            self._earlier = {file.path: file for file in self._folder.read().files}
         self._check_registered()
         taken_at = self._clock.now().isoformat(timespec="seconds")
-        system = self._system()
+        system = self._system_tables()
         datasets, registry = self._settled()
-        files = self._config() | system.files | self._audits()  # records precede the fold that relies on them
+        files = dict(system.files)
         tables = dict(system.tables)
-        for one in (*datasets, registry):
-            files |= one.files
-            tables |= one.tables
+        config = self._layout.root / CONFIG_FILE
+        if config.is_file():
+            files[CONFIG_FILE] = self._copy(config)
+        # Audit records after the datasets: a fold's records are written before it commits.
+        audits = sorted(self._layout.audit.glob("*.ndjson")) if self._layout.audit.is_dir() else []
+        files |= {file.path: file for file in map(self._copy, audits)}
+        for copied in (*datasets, registry):
+            files |= copied.files
+            tables |= copied.tables
         return Manifest(
             id=self._clock.new_id(),
             taken_at=taken_at,
             lake=str(self._layout.root),
             lake_id=lake_id,
             siltstone=version("siltstone"),
-            epoch=max([Leases(self._layout, self._settings, self._clock).epoch(), *(one.epoch for one in datasets)]),
-            datasets=tuple(one.dataset for one in datasets if one.dataset is not None),
+            epoch=max(
+                [Leases(self._layout, self._settings, self._clock).epoch(), *(copied.epoch for copied in datasets)]
+            ),
+            datasets=tuple(copied.dataset for copied in datasets if copied.dataset is not None),
             tables=tables,
             files=tuple(files[path] for path in sorted(files)),
             left_out=self._left_out,
         )
 
     def _check_registered(self) -> None:
-        """Reject a lake with committed data that its registry does not name: the backup would lack it.
-
-        Raises:
-            Corruption: there is such data, and it may not be left out.
-        """
-        for place in unregistered(self._registry, self._layout):
+        """Reject a lake with committed data that its registry does not name: the backup would lack it."""
+        for folder in unregistered(self._registry, self._layout):
             why = (
-                f"Dataset {place.name}: {place.path} holds committed data, and the registry does not name it. Run silt doctor "
+                f"Dataset {folder.name}: {folder.path} holds committed data, and the registry does not name it. Run silt doctor "
                 "--repair to register it again."
             )
-            if not self._wanted.skip_broken:
+            if not self._request.skip_broken:
                 raise Corruption(f"{why} No backup was recorded.")
-            self._left_out[f"{place.name}/{place.path.name}"] = why
+            self._left_out[f"{folder.name}/{folder.path.name}"] = why
 
     # ---- copies --------------------------------------------------------------------------------------------------
 
-    def _config(self) -> dict[str, BackedFile]:
-        """Copy the lake's settings."""
-        path = self._layout.root / CONFIG_FILE
-        return {CONFIG_FILE: self._copy(path)} if path.is_file() else {}
-
-    def _audits(self) -> dict[str, BackedFile]:
-        """Copy the audit records, after the datasets: a fold's records are written before it commits."""
-        folder = self._layout.audit
-        paths = sorted(folder.glob("*.ndjson")) if folder.is_dir() else []
-        return {one.path: one for one in map(self._copy, paths)}
-
-    def _system(self) -> _Copied:
+    def _system_tables(self) -> _Copied:
         """Copy the system tables, except leases, which are of no use elsewhere, and the registry, which is last."""
         copied = _Copied()
         for path in sorted((self._layout.root / SYSTEM).iterdir()):
             if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
-                one = self._table(path)
-                copied.files |= one.files
-                copied.tables |= one.tables
+                table = self._table(path)
+                copied.files |= table.files
+                copied.tables |= table.tables
         return copied
 
     def _settled(self) -> tuple[list[_Copied], _Copied]:
@@ -254,7 +247,8 @@ class Backup:
                     done[key] = copied
             if not new:
                 with contextlib.suppress(_Moved):
-                    return [one for key, one in done.items() if key in live], self._at(self._layout.registry, pinned)
+                    registry = self._at(self._layout.registry, pinned)
+                    return [copied for key, copied in done.items() if key in live], registry
         raise Unavailable("Datasets were created and dropped again and again while the lake was copied. Try again.")
 
     def _dataset(self, row: Registration) -> _Copied | None:
@@ -266,7 +260,7 @@ class Backup:
             if isinstance(error, Gone) and missing is None:
                 return None  # it was dropped: the next read of the registry shows it
             why = str(missing or error)
-            if not self._wanted.skip_broken:
+            if not self._request.skip_broken:
                 raise Corruption(f"{why} No backup was recorded.", reason=(missing or error).reason) from error
             self._left_out[str(row.name)] = why
             return None
@@ -283,19 +277,22 @@ class Backup:
                 copied.files |= self._data(store.changes.path, snapshot.changes, of=f"Dataset {store.name}")
                 copied.files |= self._data(store.base.path, snapshot.base, of=f"Dataset {store.name}")
                 if (marker := store.path / MARKER).is_file():
-                    one = self._copy(marker)
-                    copied.files[one.path] = one
-                copied.dataset = _described(store, snapshot)
+                    file = self._copy(marker)
+                    copied.files[file.path] = file
+                copied.dataset = BackedDataset(
+                    name=str(store.name),
+                    incarnation=store.incarnation,
+                    sequence=snapshot.sequence,
+                    watermark=snapshot.watermark,
+                    changes_version=snapshot.changes.version,
+                    base_version=snapshot.base.version,
+                )
                 copied.epoch = snapshot.epoch
                 return copied
         raise files_vanished(store)
 
     def _pinned(self, store: Store) -> Snapshot:
-        """Pin a pair of versions that can be restored.
-
-        Raises:
-            Corruption: the tables do not have one history, or a sequence is missing.
-        """
+        """Pin a pair of versions that can be restored."""
         for _ in range(PIN_TRIES):
             snapshot = store.snapshot()
             now = store.changes.pin()
@@ -316,14 +313,13 @@ class Backup:
     def _at(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
         """Copy a table at exactly one version: its log up to there, and the files that it names.
 
-        Raises:
-            _Moved: a file was deleted since it was pinned.
+        Raises `_Moved` if a file was cleaned or removed meanwhile.
         """
         copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
         try:
             for name in log_files(path, pinned.version):
-                one = self._copy(path / LOG / name)
-                copied.files[one.path] = one
+                file = self._copy(path / LOG / name)
+                copied.files[file.path] = file
         except FileNotFoundError as error:
             raise _Moved from error
         if files:
@@ -332,62 +328,59 @@ class Backup:
 
     def _data(self, path: Path, pinned: TableVersion, *, of: str) -> dict[str, BackedFile]:
         try:
-            found = [self._data_file(path / file.path, file, of=of) for file in pinned.files]
+            copied = [self._data_file(path / file.path, file, of=of) for file in pinned.files]
         except FileNotFoundError as error:
             raise _Moved from error
-        return {one.path: one for one in found}
+        return {file.path: file for file in copied}
 
     def _data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
-        """Copy one data file. It is checked in the lake unless an earlier backup has it and a check of sizes is enough.
-
-        Raises:
-            FileNotFoundError: it is gone.
-            Corruption: it is damaged.
-        """
-        found, full = self._copy(path, size_bytes=file.size_bytes), self._wanted.full
-        known = self._known.get(found.path)
-        if self._wanted.dry_run or (found is known and not full):
-            return found
+        """Copy one data file. It is checked in the lake unless an earlier backup has it and a check of sizes is enough."""
+        copied, full = self._copy(path, size_bytes=file.size_bytes), self._request.full
+        earlier = self._earlier.get(copied.path)
+        if self._request.dry_run or (copied is earlier and not full):
+            return copied
         why = damage(path, rows=file.rows, whole=full)
-        if not why and known is not None and known.sha256 != (hash_of(path) if found is known else found.sha256):
+        if (
+            not why
+            and earlier is not None
+            and earlier.sha256 != (hash_of(path) if copied is earlier else copied.sha256)
+        ):
             why = "it has other bytes than an earlier backup has copied"
         if why:
             raise Corruption(
                 f"{of}: data file {path} is damaged: {why}. Restore it from an older backup.",
                 reason=Reason.DAMAGED_FILE,
             )
-        return found
+        return copied
 
     def _copy(self, path: Path, *, size_bytes: int | None = None) -> BackedFile:
         """Copy one file. Without a size from a log, its time decides whether an earlier backup has it."""
         relative = path.relative_to(self._layout.root).as_posix()
-        known = self._known.get(relative)
-        if known is not None and (self._wanted.dry_run or self._is_pooled(known)):
-            if known.size_bytes == size_bytes:
-                return known
-            now = path.stat()
-            is_same = (now.st_size, now.st_mtime_ns) == (known.size_bytes, known.modified_ns)
-            if size_bytes is None and is_same and (not self._wanted.full or hash_of(path) == known.sha256):
-                return known
-        if self._wanted.dry_run:
-            now = path.stat()
-            found, fresh = (
-                BackedFile(path=relative, size_bytes=now.st_size, sha256="", modified_ns=now.st_mtime_ns),
-                True,
-            )
+        earlier = self._earlier.get(relative)
+        if earlier is not None and (self._request.dry_run or self._is_reusable(earlier)):
+            if earlier.size_bytes == size_bytes:
+                return earlier
+            status = path.stat()
+            is_same = (status.st_size, status.st_mtime_ns) == (earlier.size_bytes, earlier.modified_ns)
+            if size_bytes is None and is_same and (not self._request.full or hash_of(path) == earlier.sha256):
+                return earlier
+        if self._request.dry_run:
+            status = path.stat()
+            copied = BackedFile(path=relative, size_bytes=status.st_size, sha256="", modified_ns=status.st_mtime_ns)
+            is_new = True
         else:
-            found, fresh = self._folder.add(path, relative, size_bytes=size_bytes)
-        self._files_copied += fresh
-        self._bytes_copied += found.size_bytes if fresh else 0
-        return found
+            copied, is_new = self._folder.add(path, relative, size_bytes=size_bytes)
+        self._files_copied += is_new
+        self._bytes_copied += copied.size_bytes if is_new else 0
+        return copied
 
-    def _is_pooled(self, known: BackedFile) -> bool:
+    def _is_reusable(self, earlier: BackedFile) -> bool:
         """Return whether the pool's copy can be reused.
 
         A copy that verification will hash is hashed here, so that a damaged one is replaced.
         """
-        is_hashed = self._wanted.full or is_always_hashed(known.path)
-        return self._folder.has_sound(known) if is_hashed else self._folder.has(known)
+        is_hashed = self._request.full or is_always_hashed(earlier.path)
+        return self._folder.has_sound(earlier) if is_hashed else self._folder.has(earlier)
 
     def _handle(self, path: Path) -> TableReader:
         return TableReader(path, clock=self._clock, label=f"Table {path}")
@@ -402,28 +395,12 @@ def log_files(table: Path, version: int) -> list[str]:
         FileNotFoundError: the log was cleaned past that version.
     """
     listing = list_log(table)
-    checkpoint = max((found for found in listing.checkpoints if found <= version), default=-1)
+    checkpoint = max((number for number in listing.checkpoints if number <= version), default=-1)
     entries = range(max(min(checkpoint, since_own(table, listing, until=version)), 0), version + 1)
     if missing := set(entries) - set(listing.entries):
         raise FileNotFoundError(f"{table}: log entry {min(missing)} is gone")
     names = [*listing.checkpoints.get(checkpoint, ()), *map(entry_name, entries)]
-    return [*names, LAST_CHECKPOINT] if _hinted(table) == checkpoint else names
-
-
-def _hinted(table: Path) -> int | None:
-    """Return the version of the checkpoint that the log's pointer names; None without a pointer."""
-    try:
-        return int(json.loads((table / LOG / LAST_CHECKPOINT).read_text())["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _described(store: Store, snapshot: Snapshot) -> BackedDataset:
-    return BackedDataset(
-        name=str(store.name),
-        incarnation=store.incarnation,
-        sequence=snapshot.sequence,
-        watermark=snapshot.watermark,
-        changes_version=snapshot.changes.version,
-        base_version=snapshot.base.version,
-    )
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # no pointer, or a damaged one
+        if int(json.loads((table / LOG / LAST_CHECKPOINT).read_text())["version"]) == checkpoint:
+            names.append(LAST_CHECKPOINT)
+    return names

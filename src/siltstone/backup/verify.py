@@ -40,14 +40,23 @@ def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, cloc
     files = {file.path: file for file in manifest.files}
     with Scratch(settings, clock=clock) as scratch:
         root = scratch.folder
-        _lay_out(folder, manifest, root)
+        layout = Layout(root)
+        registry_path = layout.registry.relative_to(root).as_posix()
+        for file in manifest.files:
+            if f"/{LOG}/" in file.path or file.path.startswith(f"{registry_path}/"):
+                target = root / checked(file.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder.pooled(file.sha256), target)
         pinned = {
             path: _check_table(root / path, version, files, below=path, clock=clock)
             for path, version in manifest.tables.items()
         }
-        _check_registry(Layout(root), manifest, settings=settings, clock=clock)
-    for one in manifest.datasets:
-        _check_dataset(one, pinned)
+        rows = make_registry(layout, settings=settings, clock=clock).all()
+        live = {(str(row.name), row.incarnation) for row in rows if str(row.name) not in manifest.left_out}
+        if live != {(dataset.name, dataset.incarnation) for dataset in manifest.datasets}:
+            raise Corruption(f"Backup {manifest.id}: its registry names other datasets than were copied.")
+    for dataset in manifest.datasets:
+        _check_dataset(dataset, pinned)
 
 
 def damage(path: Path, *, rows: int, whole: bool) -> str:
@@ -68,9 +77,9 @@ def damage(path: Path, *, rows: int, whole: bool) -> str:
     except FileNotFoundError:
         raise
     except READ_ERRORS as error:
-        found = read_failure(path, error)
-        if isinstance(found, Unavailable):
-            raise found from error
+        failure = read_failure(path, error)
+        if isinstance(failure, Unavailable):
+            raise failure from error
         return str(error)
     return ""
 
@@ -94,16 +103,6 @@ def is_always_hashed(path: str) -> bool:
     return f"/{LOG}/" in path or path.startswith(f"{SYSTEM}/")
 
 
-def _lay_out(folder: BackupFolder, manifest: Manifest, root: Path) -> None:
-    """Copy the logs, and the few small files of the registry, below a folder."""
-    registry = Layout(root).registry.relative_to(root).as_posix()
-    for file in manifest.files:
-        if f"/{LOG}/" in file.path or file.path.startswith(f"{registry}/"):
-            target = root / checked(file.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder.pooled(file.sha256), target)
-
-
 def _check_table(
     table: Path, version: int, files: Mapping[str, BackedFile], *, below: str, clock: Clock
 ) -> TableVersion:
@@ -111,19 +110,12 @@ def _check_table(
     if pinned.version != version:
         raise Corruption(f"The backup's log of {below} ends at version {pinned.version}, not {version}.")
     for file in pinned.files:
-        found = files.get(f"{below}/{file.path}")
-        if found is None or found.size_bytes != file.size_bytes:
+        backed = files.get(f"{below}/{file.path}")
+        if backed is None or backed.size_bytes != file.size_bytes:
             raise Corruption(
                 f"The backup's log of {below} names {file.path}, which the backup does not have as it was."
             )
     return pinned
-
-
-def _check_registry(layout: Layout, manifest: Manifest, *, settings: Settings, clock: Clock) -> None:
-    registry = make_registry(layout, settings=settings, clock=clock)
-    live = {(str(row.name), row.incarnation) for row in registry.all() if str(row.name) not in manifest.left_out}
-    if live != {(one.name, one.incarnation) for one in manifest.datasets}:
-        raise Corruption(f"Backup {manifest.id}: its registry names other datasets than were copied.")
 
 
 def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Registry:
@@ -138,10 +130,10 @@ def make_registry(layout: Layout, *, settings: Settings, clock: Clock) -> Regist
     )
 
 
-def _check_dataset(one: BackedDataset, pinned: Mapping[str, TableVersion]) -> None:
+def _check_dataset(dataset: BackedDataset, pinned: Mapping[str, TableVersion]) -> None:
     """Check the invariants between the copies of both tables (`dataset.table_invariants`)."""
-    name = DatasetName.parse(one.name)
-    folder = f"{name.catalog}/{name.schema}/{name.table}/{one.incarnation}"
+    name = DatasetName.parse(dataset.name)
+    folder = f"{name.catalog}/{name.schema}/{name.table}/{dataset.incarnation}"
     changes, base = pinned[f"{folder}/{CHANGES}"], pinned[f"{folder}/{BASE}"]
     sequence, watermark = changes.transactions.get(APP_SEQ, 0), base.transactions.get(APP_FOLD, 0)
     check_watermark(name, sequence=sequence, watermark=watermark)

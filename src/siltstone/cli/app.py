@@ -16,25 +16,11 @@ from typing import Annotated
 
 import typer
 
+import siltstone
 from siltstone.cli import render
-from siltstone.cli.commands import (
-    backups,
-    cache,
-    compactor,
-    datasets,
-    events,
-    history,
-    maintenance,
-    read,
-    spark,
-    sql,
-    status,
-    system,
-    tiers,
-    write,
-)
+from siltstone.cli.commands import backups, datasets, history, maintenance, read, sql, status, system, tiers, write
 from siltstone.cli.context import Invocation
-from siltstone.cli.registration import Sections
+from siltstone.cli.registration import MAINTENANCE, SYSTEM, RunsByDefault, Sections, add_group, help_alone
 from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.config import TRACE_VARIABLE
 from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
@@ -53,30 +39,37 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (
-    datasets,
-    write,
-    read,
-    sql,
-    cache,
-    history,
-    status,
-    maintenance,
-    tiers,
-    compactor,
-    backups,
-    events,
-    spark,
-    system,
-):
-    group.register(app)
+for module in (datasets, write, read, sql, history, status, maintenance, tiers, backups, system):
+    module.register(app)
+add_group(
+    app, "cache", "Datasets in the memory of long-running processes. SQL is answered from there without Spark.", SYSTEM
+)
+add_group(
+    app,
+    "compactor",
+    "The process that compacts a lake on a schedule. Without a command it runs.",
+    MAINTENANCE,
+    group_class=RunsByDefault,
+)
+add_group(
+    app,
+    "events",
+    "Event logs of builds on SQLite, PostgreSQL or Delta. Append events, and query what happened.",
+    SYSTEM,
+    callback=help_alone,
+)
+add_group(
+    app,
+    "spark",
+    "The local Spark servers that commands share. The first command that needs one starts it.",
+    SYSTEM,
+    callback=help_alone,
+)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001  # the signature of a typer callback
     if value:
-        from siltstone import __version__
-
-        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+        sys.stdout.write(f"{PROGRAM} {siltstone.__version__}\n")
         raise typer.Exit
 
 
@@ -103,13 +96,14 @@ def _globals(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Without `arguments`, use `sys.argv` and install signal handlers."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    as_json = "--json" in given[: given.index("--")] if "--" in given else "--json" in given
+    own_process = arguments is None
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     interrupts = Interrupts()
-    if arguments is None:
+    if own_process:
         interrupts.watch()
     try:
-        code = _run(given, as_json=as_json, own_process=arguments is None, interrupts=interrupts)
+        code = _run(arguments, as_json=as_json, own_process=own_process, interrupts=interrupts)
     except BaseException:
         if not interrupts.happened:
             raise
@@ -119,12 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(given: list[str], *, as_json: bool, own_process: bool, interrupts: Interrupts) -> int:
+def _run(arguments: list[str], *, as_json: bool, own_process: bool, interrupts: Interrupts) -> int:
     """Run the command. Show an error and return its exit code, unless an interrupt caused the error."""
     owner = _OWN_PROCESS if own_process else None
     try:
         command = typer.main.get_command(app)
-        code = command.main(hoisted(given), prog_name=PROGRAM, standalone_mode=False, obj=owner)
+        code = command.main(hoisted(arguments), prog_name=PROGRAM, standalone_mode=False, obj=owner)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -145,8 +139,9 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
             return error.exit_code
         case typer.TyperException():
             return _usage_error(error, as_json=as_json)
-        case BrokenPipeError():
-            return _closed_pipe()
+        case BrokenPipeError():  # the reader closed the pipe; the interpreter must not report it at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         case OSError():
             message = one_line(f"{error}. Check the path, its permissions and the disk.")
             render.show_error(Unavailable.kind, message, as_json=as_json, reason=reason_of(error))
@@ -187,16 +182,13 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
         elif argument == "--json" or argument.startswith("--lake="):
             front.append(argument)
         elif argument == "--lake":
-            front += [argument, _value_of(argument, next(remaining, None))]
+            value = next(remaining, None)
+            if value is None or value.startswith("-"):
+                raise InvalidRequest(f"Option --lake needs a value: --lake PATH. Try '{PROGRAM} --help'.")
+            front += [argument, value]
         else:
             rest.append(argument)
     return front + rest
-
-
-def _value_of(option: str, value: str | None) -> str:
-    if value is None or value.startswith("-"):
-        raise InvalidRequest(f"Option {option} needs a value: {option} PATH. Try '{PROGRAM} --help'.")
-    return value
 
 
 def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
@@ -206,9 +198,3 @@ def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
     end = "" if message.endswith("?") else "."
     render.show_error(InvalidRequest.kind, f"{message}{end} Try '{place} --help'.", as_json=as_json)
     return InvalidRequest.exit_code
-
-
-def _closed_pipe() -> int:
-    """Handle a reader that closed the pipe. Keep the interpreter from reporting it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1

@@ -42,7 +42,7 @@ def main() -> None:
         sys.stdout.write("Recording class archives, so that Spark starts quickly (a minute or more, once)\n")
         sys.stdout.flush()
         with ThreadPoolExecutor(len(missing)) as pool:
-            list(pool.map(lambda kind: RECORDED_BY[kind](settings, java), missing))
+            list(pool.map(lambda kind: RECORDERS[kind](settings, java), missing))
     except (SiltstoneError, subprocess.TimeoutExpired) as error:
         sys.stdout.write(f"{error} Spark starts more slowly until its first run has recorded them.\n")
 
@@ -51,40 +51,38 @@ def missing_kinds(settings: Settings, java: Java) -> list[str]:
     """Return the kinds of JVM that start on this machine and have no archive yet."""
     if settings.spark_remote or not local_cores(settings.spark_master):
         return []
-    return [kind for kind in RECORDED_BY if would_record(settings, java=java, role=kind)]
+    return [kind for kind in RECORDERS if would_record(settings, java=java, role=kind)]
 
 
-def _by_a_server(settings: Settings, java: Java) -> None:
+def _record_connect(settings: Settings, java: Java) -> None:
     token = secrets.token_hex(TOKEN_BYTES)
     server = connect_server(settings, token=token)
     try:
-        _take_the_tour(
-            SILT_SPARK_REMOTE=f"sc://localhost:{server.port}/;token={token}", **{NO_PROXY: "localhost,127.0.0.1"}
-        )
+        _run_tour(SILT_SPARK_REMOTE=f"sc://localhost:{server.port}/;token={token}", **{NO_PROXY: "localhost,127.0.0.1"})
     finally:
         server.stop(seconds=RECORD_SECONDS)
     _wait(settings, java, "connect", SystemClock())
 
 
-def _by_a_command(settings: Settings, java: Java) -> None:
-    _take_the_tour()
+def _record_classic(settings: Settings, java: Java) -> None:
+    _run_tour()
     _wait(settings, java, "classic", SystemClock())
 
 
-RECORDED_BY: Final[dict[str, Callable[[Settings, Java], None]]] = {"connect": _by_a_server, "classic": _by_a_command}
+RECORDERS: Final[dict[str, Callable[[Settings, Java], None]]] = {"connect": _record_connect, "classic": _record_classic}
 
 
-def _take_the_tour(**given: str) -> None:
-    done = subprocess.run(  # noqa: S603
+def _run_tour(**environment: str) -> None:
+    process = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "siltstone.cli", *TOUR],
-        env=os.environ | given,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=TOUR_SECONDS,
         check=False,
     )
-    if done.returncode:
-        raise Unavailable(f"Class archives could not be recorded: {done.stderr.strip()[-500:]}")
+    if process.returncode:
+        raise Unavailable(f"Class archives could not be recorded: {process.stderr.strip()[-500:]}")
 
 
 def _wait(settings: Settings, java: Java, role: str, clock: Clock) -> None:

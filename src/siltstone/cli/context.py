@@ -1,15 +1,15 @@
 """Context of a command besides its own arguments: the lake, and the form of the answer (people or JSON)."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+import siltstone
 from siltstone.cli import render
 from siltstone.errors import InvalidRequest, SiltstoneError
 
@@ -20,25 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Failures = dict[str, SiltstoneError]
 """Errors by name of the dataset."""
-
-
-def complete_name(context: typer.Context, incomplete: str) -> list[str]:
-    """Return datasets whose names start with `incomplete`, for shell completion; none if the lake cannot be read."""
-    path = context.find_root().params.get("lake") or os.environ.get("SILT_LAKE")
-    if not path:
-        return []
-    from siltstone.lake import Lake
-
-    try:
-        with Lake.open(path) as lake:
-            return [name for name in lake.names() if name.startswith(incomplete)]
-    except (SiltstoneError, OSError):
-        return []
-
-
-OptionalName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +36,11 @@ class Invocation:
         Raises:
             InvalidRequest: no lake was named, or the path cannot be a lake.
         """
-        from siltstone.lake import Lake
-
         if not self.lake_path:
             raise InvalidRequest("No lake was named. Pass --lake PATH or set SILT_LAKE.")
         if self.own_process and not spark:
             _spare_pandas()
-        return Lake.open(self.lake_path, long_running=False)
+        return siltstone.Lake.open(self.lake_path, long_running=False)
 
     @contextmanager
     def working(self, text: str) -> "Iterator[Lake]":
@@ -111,9 +90,9 @@ class _Absent(MetaPathFinder):
 
 def invocation(context: typer.Context) -> Invocation:
     """Return the global options of this call."""
-    found = context.find_root().obj
-    assert isinstance(found, Invocation)  # noqa: S101  # the root callback has set it
-    return found
+    call = context.find_root().obj
+    assert isinstance(call, Invocation)  # noqa: S101  # the root callback has set it
+    return call
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -161,8 +140,8 @@ def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[l
 
 def settle(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
     """Show every failure. The first one decides the exit code."""
-    found = list(failures)
-    for failure in found[1:]:
+    errors = list(failures)
+    for failure in errors[1:]:
         render.show_error(failure.kind, str(failure), as_json=call.as_json, reason=failure.reason)
-    if found:
-        raise found[0]
+    if errors:
+        raise errors[0]

@@ -28,7 +28,14 @@ def _run(call: "Invocation", tour: Tour) -> bool:
         )
         render.flush()
     report = run(tour, say=(lambda _: None) if call.as_json else _show_step)
-    call.answer(_plain(tour, report), lambda: _show_claims(tour, report))
+    data = {
+        "ok": report.good,
+        "lake": str(tour.lake),
+        "keys": tour.keys,
+        "steps": [asdict(step) for step in report.steps],
+        "claims": [{**asdict(claim), "holds": claim.holds} for claim in report.claims],
+    }
+    call.answer(data, lambda: _show_claims(tour, report))
     return report.good
 
 
@@ -45,10 +52,10 @@ def _show_step(step: Step) -> None:
 def _show_claims(tour: Tour, report: Report) -> None:
     rows = [[c.text, _shown(c.expected), _shown(c.found), "ok" if c.holds else "FAILED"] for c in report.claims]
     render.write_table(["claim", "expected", "found", ""], rows, numbers=["expected", "found"])
-    left = render.number(tour.candidates - len(tour.keys))
+    remaining = render.number(tour.candidates - len(tour.keys))
     if report.good:
         render.write_line(
-            f"Rows: {render.number(tour.candidates)} → {left}. Nothing is left of {', '.join(tour.keys)}."
+            f"Rows: {render.number(tour.candidates)} → {remaining}. Nothing is left of {', '.join(tour.keys)}."
         )
     else:
         render.write_line("The demo failed: see the claims marked FAILED.")
@@ -58,13 +65,3 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return render.number(value) if type(value) is int else str(value)
-
-
-def _plain(tour: Tour, report: Report) -> dict[str, object]:
-    return {
-        "ok": report.good,
-        "lake": str(tour.lake),
-        "keys": tour.keys,
-        "steps": [asdict(step) for step in report.steps],
-        "claims": [{**asdict(claim), "holds": claim.holds} for claim in report.claims],
-    }

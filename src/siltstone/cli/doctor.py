@@ -10,8 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from siltstone.cli.commands.status import broken_files
 from siltstone.cli.context import chosen, each
+from siltstone.config import Settings, unknown_variables
 from siltstone.errors import NotFound, SiltstoneError
+from siltstone.host.private_folders import private_folder
+from siltstone.host.user_cache import cache_folder
+from siltstone.spark.jars import DELTA_VERSION, delta_jars, spark_home
+from siltstone.spark.jvm import find_java
+from siltstone.spark.scratch import REMEDY, scratch_root, sweep_all
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake
@@ -41,7 +48,7 @@ class Check:
 
 def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
     """Run every check. A check that raises a `SiltstoneError` has failed, with the error as its finding."""
-    wanted: dict[str, Callable[[], Check]] = {
+    checks: dict[str, Callable[[], Check]] = {
         "python": _python,
         "packages": _packages,
         "environment": _environment,
@@ -50,44 +57,42 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
         "scratch": _scratch,
     }
     if lake_path:
-        wanted |= {
+        checks |= {
             "lake": lambda: _lake(open_lake),
             "writable": lambda: _writable(lake_path),
             "disk": lambda: _disk(lake_path),
         }
-    checks: list[Check] = []
-    for name, look in wanted.items():
+    results: list[Check] = []
+    for name, check in checks.items():
         try:
-            checks.append(look())
+            results.append(check())
         except (SiltstoneError, OSError) as error:
-            checks.append(Check(name=name, verdict=Verdict.FAILED, found=str(error)))
+            results.append(Check(name=name, verdict=Verdict.FAILED, found=str(error)))
     if not lake_path:
-        checks.append(Check(name="lake", verdict=Verdict.NOTE, found="none was named; pass --lake PATH to check one"))
-    return checks
+        results.append(Check(name="lake", verdict=Verdict.NOTE, found="none was named; pass --lake PATH to check one"))
+    return results
 
 
 def _python() -> Check:
-    found = ".".join(map(str, sys.version_info[:3]))
+    number = ".".join(map(str, sys.version_info[:3]))
     good = sys.version_info[:2] >= OLDEST_PYTHON
-    return Check(name="python", verdict=Verdict.OK if good else Verdict.FAILED, found=found)
+    return Check(name="python", verdict=Verdict.OK if good else Verdict.FAILED, found=number)
 
 
 def _packages() -> Check:
-    found: list[str] = []
+    versions: list[str] = []
     missing = False
     for name in PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} is missing")
+            versions.append(f"{name} is missing")
             missing = True
-    return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(found))
+    return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(versions))
 
 
 def _environment() -> Check:
     """Name environment variables with a misspelled name, which are ignored elsewhere, or with an invalid value."""
-    from siltstone.config import Settings, unknown_variables
-
     Settings.load()
     unknown = [
         f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
@@ -99,22 +104,16 @@ def _environment() -> Check:
 
 
 def _java() -> Check:
-    from siltstone.spark.jvm import find_java
-
     java = find_java()
     return Check(name="java", verdict=Verdict.OK, found=f"{java.version} at {java.home}")
 
 
 def _jars() -> Check:
     """Check where the jars are. The first command that needs Spark downloads missing ones."""
-    from siltstone.config import Settings
-    from siltstone.host.user_cache import cache_folder
-    from siltstone.spark.jars import DELTA_VERSION, delta_jars, spark_home
-
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{version('pyspark')}"
     settings = Settings.load()
-    known = settings.spark_jars or any((spark_home() / "jars").glob("delta-spark_*.jar")) or folder.is_dir()
-    if not known:
+    available = settings.spark_jars or any((spark_home() / "jars").glob("delta-spark_*.jar")) or folder.is_dir()
+    if not available:
         return Check(
             name="delta jars", verdict=Verdict.NOTE, found="not fetched yet; the first use of Spark fetches them"
         )
@@ -126,34 +125,28 @@ def _jars() -> Check:
 
 def _scratch() -> Check:
     """Check the folder for temporary files, and remove files of dead processes."""
-    from siltstone.config import Settings
-    from siltstone.host.private_folders import private_folder
-    from siltstone.spark.scratch import REMEDY, scratch_root, sweep_all
-
     settings = Settings.load()
     root = private_folder(scratch_root(settings), remedy=REMEDY)
     removed = sweep_all(settings)
-    found = f"{root}; removed {removed} folders of processes that have ended" if removed else f"{root} is private"
-    return Check(name="scratch", verdict=Verdict.OK, found=found)
+    text = f"{root}; removed {removed} folders of processes that have ended" if removed else f"{root} is private"
+    return Check(name="scratch", verdict=Verdict.OK, found=text)
 
 
 def _lake(open_lake: "Callable[[], Lake]") -> Check:
-    from siltstone.cli.commands.status import broken_files
-
     with open_lake() as lake:
         try:
             lake.require_exists()
         except NotFound as note:
             return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
         datasets, failures = chosen(lake, None, every=True)
-        found, failed = each(datasets, lambda dataset: dataset.status())
-        wrong = [str(error) for error in (failures | failed).values()]
-        wrong += [str(error) for one in found for error in broken_files(one)]
-        wrong += [one.described() for one in lake.unregistered()]
-    behind = sum(one.backlog_rows for one in found)
-    text = f"datasets: {len(found) + len(failures | failed)}, rows not folded: {behind:,}"
-    if wrong:
-        return Check(name="lake", verdict=Verdict.FAILED, found=" ".join([f"{text}.", *wrong]))
+        statuses, failed = each(datasets, lambda dataset: dataset.status())
+        problems = [str(error) for error in (failures | failed).values()]
+        problems += [str(error) for one in statuses for error in broken_files(one)]
+        problems += [one.described() for one in lake.unregistered()]
+    backlog = sum(one.backlog_rows for one in statuses)
+    text = f"datasets: {len(statuses) + len(failures | failed)}, rows not folded: {backlog:,}"
+    if problems:
+        return Check(name="lake", verdict=Verdict.FAILED, found=" ".join([f"{text}.", *problems]))
     return Check(name="lake", verdict=Verdict.OK, found=text)
 
 

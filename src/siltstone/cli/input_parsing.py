@@ -39,16 +39,16 @@ def opened(source: str) -> Iterator[IO[str]]:
         raise InvalidRequest(f"{source} is not a file of UTF-8 text: {error}.") from error
 
 
-def read_rows(source: str | None, given: Sequence[str]) -> list[Any]:
+def read_rows(source: str | None, arguments: Sequence[str]) -> list[Any]:
     """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object per line.
 
     Raises:
         InvalidRequest: neither or both were given, or the text is not JSON.
     """
-    if bool(given) == (source is not None):
+    if bool(arguments) == (source is not None):
         raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
     if source is None:
-        return [_json(text, where=f"--row {text!r}") for text in given]
+        return [_json(text, where=f"--row {text!r}") for text in arguments]
     with opened(source) as file:
         return _file_rows(file, source)
 
@@ -61,8 +61,8 @@ def _file_rows(file: IO[str], source: str) -> list[Any]:
     if not first:
         return []
     if first.lstrip().startswith("["):
-        found = _json(first + file.read(), where=name, line=number)
-        return list(found) if isinstance(found, list) else [found]
+        document = _json(first + file.read(), where=name, line=number)
+        return list(document) if isinstance(document, list) else [document]
     try:
         rows = [read_json(first)]
     except (ValueError, RecursionError):
@@ -72,11 +72,7 @@ def _file_rows(file: IO[str], source: str) -> list[Any]:
 
 
 def _json(text: str, *, where: str, line: int | None = None) -> Any:  # noqa: ANN401
-    """Parse JSON that starts at a line of a file, or that was given as an argument.
-
-    Raises:
-        InvalidRequest: it is not valid JSON; the message has the line of the file.
-    """
+    """Parse JSON of an argument, or of a file from `line` on. The error message has the line of the file."""
     try:
         return read_json(text)
     except json.JSONDecodeError as error:
@@ -112,35 +108,30 @@ def read_subjects(texts: Iterable[str], schema: pa.Schema, subject: Sequence[str
     """
     if len(subject) <= 1:
         return read_keys(texts, schema, subject) if subject else list(texts)
-    found = []
+    subjects = []
     for text in texts:
-        named = _object(text)
-        if named is None or not named or not set(named) <= set(subject):
+        named = _json_or_none(text)
+        if not isinstance(named, dict) or not named or not set(named) <= set(subject):
             names = ", ".join(subject)
             raise InvalidRequest(f"{text!r} is not a JSON object that names some of {names}. Nothing was written.")
-        found.append({name: _typed(value, schema.field(name).type, name) for name, value in named.items()})
-    return found
+        subjects.append({name: _typed(value, schema.field(name).type, name) for name, value in named.items()})
+    return subjects
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _json_or_none(text: str) -> Any:  # noqa: ANN401
     try:
-        found = read_json(text)
+        return read_json(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _composite(text: str, kinds: Sequence[pa.DataType], key: Sequence[str]) -> dict[str, Any]:
-    try:
-        found = read_json(text)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and len(found) == len(key):
-        found = dict(zip(key, found, strict=True))
-    if not isinstance(found, dict) or set(found) != set(key):
-        names = ", ".join(key)
-        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {names}.")
-    return {name: _typed(found[name], kind, name) for name, kind in zip(key, kinds, strict=True)}
+    values = _json_or_none(text)
+    if isinstance(values, list) and len(values) == len(key):
+        values = dict(zip(key, values, strict=True))
+    if not isinstance(values, dict) or set(values) != set(key):
+        raise InvalidRequest(f"Key {text!r} is not a JSON array or object of {', '.join(key)}.")
+    return {name: _typed(values[name], kind, name) for name, kind in zip(key, kinds, strict=True)}
 
 
 def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
@@ -216,7 +207,7 @@ def _of_type(value: str, kind: str) -> object:
             return value
 
 
-def _chosen(value: str, known: dict[str, bool | None]) -> bool | None:
-    if value not in known:
+def _chosen(value: str, meanings: dict[str, bool | None]) -> bool | None:
+    if value not in meanings:
         raise ValueError(value)
-    return known[value]
+    return meanings[value]

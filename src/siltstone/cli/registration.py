@@ -1,14 +1,23 @@
-"""Registers commands with their name, help text and section in the list of commands."""
+"""Registers commands with their name, help text and section in the list of commands.
+
+Modules of groups are imported when a command of the group is used or listed, so they may import heavy modules at their
+top. Modules of single commands are imported by every call of `silt`: they import heavy modules inside functions.
+"""
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
+from siltstone.cli import render
+from siltstone.errors import InvalidRequest
+
 COMMANDS = "Commands"
 DATASETS, WRITE, READ, MAINTENANCE, SYSTEM = "Datasets", "Write", "Read", "Maintenance", "System"
+RUN: Final = "run"
 
 
 class Sections(TyperGroup):
@@ -38,7 +47,54 @@ def add(app: typer.Typer, name: str, command: Callable[..., None], section: str 
     app.command(name, help=text, short_help=first, rich_help_panel=section)(command)
 
 
-def add_group(app: typer.Typer, name: str, group: typer.Typer, section: str = COMMANDS) -> None:
-    """Register a group of commands; the first sentence of its help is its line in the list of commands."""
-    first, _, _ = str(group.info.help).partition(". ")
+class LazyGroup(Sections):
+    """A group whose commands are registered by the module of its name, which is imported when they are first used."""
+
+    _commands: Any
+
+    @property
+    def commands(self) -> Any:  # noqa: ANN401  # typer's commands by name
+        """The commands of the group by name."""
+        if not self._commands:
+            group = typer.Typer(rich_markup_mode=None)
+            import_module(f"siltstone.cli.commands.{self.name}").register(group)
+            self._commands = typer.main.get_group(group).commands
+        return self._commands
+
+    @commands.setter
+    def commands(self, commands: Any) -> None:  # noqa: ANN401
+        self._commands = commands
+
+
+class RunsByDefault(LazyGroup):
+    """A group that runs its command `run` if none is named: `silt compactor` is `silt compactor run`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Put `run` in front of arguments that begin with no command."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [RUN, *args]
+        return list(super().parse_args(ctx, args))
+
+
+def add_group(
+    app: typer.Typer,
+    name: str,
+    text: str,
+    section: str,
+    *,
+    group_class: type[LazyGroup] = LazyGroup,
+    callback: Callable[[typer.Context], None] | None = None,
+) -> None:
+    """Register the group of a module of `commands`; the first sentence of its help is its line in the list of commands."""
+    group = typer.Typer(cls=group_class, help=text, rich_markup_mode=None)
+    if callback is not None:
+        group.callback(invoke_without_command=True)(callback)
+    first, _, _ = text.partition(". ")
     app.add_typer(group, name=name, short_help=f"{first.rstrip('.')}.", rich_help_panel=section)
+
+
+def help_alone(context: typer.Context) -> None:
+    """Show the help of a group that was called without a command."""
+    if context.invoked_subcommand is None:
+        render.write_text(context.get_help())
+        raise typer.Exit(InvalidRequest.exit_code)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from siltstone.cli import render
+from siltstone.dataset.read.python_rows import python_columns
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
         raise InvalidRequest(f"Two columns have the name {twice}, and {form} would keep one of them. Name one with AS.")
     counted = _Counted(batches)
     try:
-        with _whole(out) as place:
+        with _replaced_whole(out) as place:
             writes(schema, counted, place)
     except OSError as error:
         if error is counted.failure:
@@ -90,20 +91,20 @@ class _Counted:
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
         source = iter(self._batches)
-        while (batch := self._next(source)) is not None:
+        while True:
+            try:
+                batch = next(source, None)
+            except OSError as error:
+                self.failure = error
+                raise
+            if batch is None:
+                return
             self.rows += batch.num_rows
             yield batch
 
-    def _next(self, source: "Iterator[pa.RecordBatch]") -> "pa.RecordBatch | None":
-        try:
-            return next(source, None)
-        except OSError as error:
-            self.failure = error
-            raise
-
 
 @contextmanager
-def _whole(out: Path) -> Iterator[Path]:
+def _replaced_whole(out: Path) -> Iterator[Path]:
     """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails."""
     if out.is_dir():
         raise InvalidRequest(f"{out} cannot be written: it is a folder.")
@@ -172,8 +173,6 @@ def _text(place: Path) -> TextIO:
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Any, ...]]:
-    from siltstone.dataset.read.python_rows import python_columns
-
     for batch in batches:
         columns = python_columns(batch)
         yield from zip(*columns, strict=True) if columns else [()] * batch.num_rows

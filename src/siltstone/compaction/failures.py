@@ -84,7 +84,7 @@ class FailureEvidence:
 
     `kind` and `reason` are those of our own error. `text` holds the text of errors that are not ours. `stderr` is the
     output of a worker that has ended, which may also be about other things. `exit_code` is how the worker ended.
-    `asked` is set if we ended the attempt ourselves.
+    `stopped_for` is set if we ended the attempt ourselves.
     """
 
     kind: str = ""
@@ -92,7 +92,7 @@ class FailureEvidence:
     text: str = ""
     stderr: str = ""
     exit_code: int | None = None
-    asked: Failure | None = None
+    stopped_for: Failure | None = None
 
 
 BY_KIND: Final[Mapping[str, Failure]] = {
@@ -116,7 +116,7 @@ REASONS: Final[Mapping[Failure, Reason]] = {
     **{failure: reason for reason, failure in BY_REASON.items()},
 }
 """Reasons of failures that were classified by other evidence."""
-BY_WORDS: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
+BY_TEXT: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     (
         Failure.OUT_OF_MEMORY,
         (
@@ -160,7 +160,8 @@ Out of memory is first, because it causes other errors.
 """
 
 
-_TOLD_BY_THE_DYING: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
+_IN_STDERR: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
+"""Classes that are also found in the output of a worker that has ended. That output may be about other things."""
 
 
 def classify(evidence: FailureEvidence) -> Failure:
@@ -171,16 +172,16 @@ def classify(evidence: FailureEvidence) -> Failure:
     >>> classify(FailureEvidence(stderr="java.lang.OutOfMemoryError: Java heap space", exit_code=-9))
     <Failure.OUT_OF_MEMORY: 'out_of_memory'>
     """
-    if evidence.asked is not None:
-        return evidence.asked
+    if evidence.stopped_for is not None:
+        return evidence.stopped_for
     if evidence.kind == "conflict":
         return Failure.SCHEMA_CHANGED if evidence.reason is Reason.SCHEMA_CHANGED else Failure.CONFLICT
     if evidence.kind in BY_KIND:
         return BY_KIND[evidence.kind]
     by_reason = None if evidence.reason is None else BY_REASON.get(evidence.reason)
-    for failure, marks in BY_WORDS:
-        words = f"{evidence.text}\n{evidence.stderr}" if failure in _TOLD_BY_THE_DYING else evidence.text
-        if failure is by_reason or any(mark in words for mark in marks):
+    for failure, texts in BY_TEXT:
+        words = f"{evidence.text}\n{evidence.stderr}" if failure in _IN_STDERR else evidence.text
+        if failure is by_reason or any(text in words for text in texts):
             return failure
     if by_reason is not None:
         return by_reason
@@ -189,7 +190,7 @@ def classify(evidence: FailureEvidence) -> Failure:
     return Failure.UNKNOWN
 
 
-def evidence_of(error: Exception, *, asked: Failure | None = None) -> FailureEvidence:
+def evidence_of(error: Exception, *, stopped_for: Failure | None = None) -> FailureEvidence:
     """Return the evidence of an error."""
     lost = error if isinstance(error, WorkerLost) else None
     return FailureEvidence(
@@ -198,7 +199,7 @@ def evidence_of(error: Exception, *, asked: Failure | None = None) -> FailureEvi
         text=foreign_text(error),
         stderr=lost.stderr if lost else "",
         exit_code=lost.ended_with if lost else None,
-        asked=asked,
+        stopped_for=stopped_for,
     )
 
 
@@ -208,7 +209,9 @@ def foreign_text(error: BaseException) -> str:
     >>> foreign_text(Unavailable("Permission denied")), foreign_text(KeyError("rows"))
     ('', "KeyError: 'rows'")
     """
-    return "\n".join(f"{type(one).__name__}: {one}" for one in causes(error) if not isinstance(one, SiltstoneError))
+    return "\n".join(
+        f"{type(cause).__name__}: {cause}" for cause in causes(error) if not isinstance(cause, SiltstoneError)
+    )
 
 
 def names_file(error: BaseException, path: str) -> bool:
@@ -220,8 +223,9 @@ def names_file(error: BaseException, path: str) -> bool:
     True
     """
     name = path.rsplit("/", 1)[-1]
-    ours = [one for one in causes(error) if isinstance(one, SiltstoneError)]
-    return any(found.rsplit("/", 1)[-1] == name for one in ours for found in one.paths) or name in foreign_text(error)
+    ours = [cause for cause in causes(error) if isinstance(cause, SiltstoneError)]
+    named = (other.rsplit("/", 1)[-1] for cause in ours for other in cause.paths)
+    return name in named or name in foreign_text(error)
 
 
 def exit_text(code: int | None) -> str:

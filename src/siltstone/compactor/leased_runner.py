@@ -5,80 +5,66 @@ so the lease may be below it. The lease holder raises its epoch to that of every
 plans. Jobs that were planned before stay fenced out.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from siltstone.clock import Clock
+from siltstone.compaction.execution.events import Subscriber
+from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.events import DatasetSkipped, JournalFailed, Recovered
+from siltstone.compactor.tasks import TaskContext
 from siltstone.coordination.leases import Lease
 from siltstone.errors import Fenced
-from siltstone.maintenance.service import MaintenanceService, Selection
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.events import Subscriber
-    from siltstone.compaction.execution.report import CycleReport
+from siltstone.maintenance.service import MaintenanceService
+from siltstone.model.compaction_request import Selection
 
 CHECK_SECONDS: Final = 1.0
 """Seconds between two checks of the lease while a cycle runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CycleContext:
-    """Number of a cycle, the lease under which it runs, and whether it must stop."""
-
-    number: int
-    lease: Lease
-    stopping: Callable[[], bool]
-
-
 class LeasedRunner:
     """Runs cycles of one lake under its lease."""
 
-    def __init__(self, maintenance: MaintenanceService, *, continuous: bool, on_event: "Subscriber") -> None:
+    def __init__(self, maintenance: MaintenanceService, *, continuous: bool, on_event: Subscriber) -> None:
         """Run the cycles of this service. `continuous` is the argument of `MaintenanceService.run_cycle`."""
         self._maintenance = maintenance
         self._continuous = continuous
         self._on_event = on_event
 
-    def run_cycle(self, selection: Selection, context: CycleContext) -> "CycleReport":
+    def run_cycle(self, selection: Selection, context: TaskContext) -> CycleReport:
         """Recover, plan and run one cycle.
 
         Raises:
             Fenced: the lease was lost. No further job began.
         """
-        monitor = LeaseMonitor(context.lease, context.stopping, clock=self._maintenance.clock)
+        lease = context.lease
+        monitor = LeaseMonitor(lease, context.stopping, clock=self._maintenance.clock)
+        names = self._maintenance.names() if selection.names is None else selection.names
+        highest = self._maintenance.highest_epoch(names)
+        if highest > lease.epoch:
+            lease.advance(above=highest - 1)
         report = self._maintenance.run_cycle(
             selection,
-            cycle=context.number,
-            epoch=self._raised_epoch(selection.names, context.lease),
+            cycle=context.cycle,
+            epoch=lease.epoch,
             continuous=self._continuous,
             subscribers=[self._on_event],
             stopping=monitor.stopping,
         )
         if text := report.recovery.summary():
-            self._on_event(Recovered(cycle=context.number, text=text))
-        for dataset, why in report.unreadable.items():
-            self._on_event(DatasetSkipped(cycle=context.number, dataset=dataset, error=why))
+            self._on_event(Recovered(cycle=context.cycle, text=text))
+        for dataset, error in report.unreadable.items():
+            self._on_event(DatasetSkipped(cycle=context.cycle, dataset=dataset, error=error))
         if report.trouble is not None:
-            self._on_event(JournalFailed(cycle=context.number, error=report.trouble))
+            self._on_event(JournalFailed(cycle=context.cycle, error=report.trouble))
         if monitor.lost is not None:
             raise monitor.lost
         return report
 
-    def recover(self, context: CycleContext) -> "CycleReport":
+    def recover(self, context: TaskContext) -> CycleReport:
         """Recover without a plan. Return a report without jobs."""
-        from siltstone.compaction.execution.report import CycleReport
-
         recovery = self._maintenance.recover(epoch=context.lease.epoch)
-        return CycleReport(cycle=context.number, results=(), recovery=recovery)
-
-    def _raised_epoch(self, names: Sequence[str] | None, lease: Lease) -> int:
-        """Raise the epoch of the lease to that of the datasets, if it is lower. Return the epoch."""
-        highest = self._maintenance.highest_epoch(self._maintenance.names() if names is None else names)
-        if highest > lease.epoch:
-            lease.advance(above=highest - 1)
-        return lease.epoch
+        return CycleReport(cycle=context.cycle, results=(), recovery=recovery)
 
 
 class LeaseMonitor:

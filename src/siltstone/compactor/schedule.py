@@ -61,10 +61,10 @@ def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[st
     return crons
 
 
-def tier_of(task: str) -> str:
-    """Return the tier or kind of job of a task.
+def lane_of(task: str) -> str:
+    """Return the lane of a task: a tier or a kind of job.
 
-    >>> tier_of("hourly@9 * * * *"), tier_of("fold")
+    >>> lane_of("hourly@9 * * * *"), lane_of("fold")
     ('hourly', 'fold')
     """
     return task.partition(AT)[0]
@@ -79,7 +79,7 @@ def due_crons(due: Iterable[str], crons: Mapping[str, str | None]) -> dict[str, 
     lanes: dict[str, frozenset[str | None]] = {}
     for task in due:
         if task != RECOVERY:
-            lanes[tier_of(task)] = lanes.get(tier_of(task), frozenset()) | {crons.get(task)}
+            lanes[lane_of(task)] = lanes.get(lane_of(task), frozenset()) | {crons.get(task)}
     return lanes
 
 
@@ -99,15 +99,15 @@ def scheduled_tasks(
     Raises:
         InvalidRequest: `only` names an unknown task.
     """
-    requested = set(map(tier_of, crons)) if only is None else set(only)
+    requested = set(map(lane_of, crons)) if only is None else set(only)
     if unknown := sorted(requested - crons.keys()):
         raise InvalidRequest(
-            f"There is no tier or kind of job {unknown[0]!r}. Known: {', '.join(dict.fromkeys(map(tier_of, crons)))}."
+            f"There is no tier or kind of job {unknown[0]!r}. Known: {', '.join(dict.fromkeys(map(lane_of, crons)))}."
         )
     return [
         ScheduledTask(name=name, cron=cron, run=run)
         for name, cron in crons.items()
-        if name == RECOVERY or tier_of(name) in requested
+        if name == RECOVERY or lane_of(name) in requested
     ]
 
 

@@ -29,7 +29,16 @@ from typing import Final
 
 from siltstone.clock import Clock
 from siltstone.compactor.schedule import Timing, due, is_set_back, timing
-from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, State, Status, TaskContext, TaskResult, Trigger
+from siltstone.compactor.tasks import (
+    Cycle,
+    Outcome,
+    ScheduledTask,
+    SchedulerState,
+    SchedulerStatus,
+    TaskContext,
+    TaskResult,
+    Trigger,
+)
 from siltstone.config import Settings
 from siltstone.coordination.leases import COMPACTOR, Lease, Leases
 from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable, reason_of
@@ -45,7 +54,7 @@ OVERLAP_LEASES: Final = 2
 NOT_CHECKED: Final = "it has not checked the lease yet"
 
 OnCycle = Callable[[Cycle], object]
-Numbers = Callable[[], int]
+NextNumber = Callable[[], int]
 
 
 class Scheduler:
@@ -58,7 +67,7 @@ class Scheduler:
         leases: Leases,
         settings: Settings,
         clock: Clock,
-        next_cycle: int | Numbers = 1,
+        next_cycle: int | NextNumber = 1,
         settled: Mapping[str, datetime.datetime] | None = None,
         on_cycle: OnCycle = lambda _cycle: None,
     ) -> None:
@@ -73,7 +82,7 @@ class Scheduler:
                 while the lease is held.
             settled: the last run of each task, so that due times without a running scheduler are caught up. Default:
                 now.
-            on_cycle: receives each cycle that has ended. An error that it raises is stored as `Status.trouble`.
+            on_cycle: receives each cycle that has ended. An error that it raises is stored as `SchedulerStatus.trouble`.
 
         Raises:
             InvalidRequest: the role may not compact, a cron is not valid, or two tasks have the same name.
@@ -93,9 +102,9 @@ class Scheduler:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Lease | None = None
-        self._waits_because: str | None = NOT_CHECKED
+        self._standby_reason: str | None = NOT_CHECKED
         self._paused = False
-        self._number: Numbers = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
+        self._number: NextNumber = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
         self._requested: tuple[int, tuple[ScheduledTask, ...]] | None = None
         self._running: tuple[int, Trigger, tuple[str, ...]] | None = None
         self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
@@ -113,10 +122,10 @@ class Scheduler:
             Conflict: another triggered cycle has not ended, or this compactor is on standby.
             Unavailable: the compactor was stopped.
         """
-        tasks = self._chosen(names)
+        tasks = self._selected(names)
         self._check_free()
-        if self._held() is None:
-            because = (self._waits_because or "it was stopped").rstrip(".")
+        if self._held_lease() is None:
+            because = (self._standby_reason or "it was stopped").rstrip(".")
             raise Conflict(
                 f"This compactor stands by: {because}. No cycle was begun. Trigger it where the lease is held."
             )
@@ -138,19 +147,21 @@ class Scheduler:
             return next((cycle for cycle in self._history if cycle.number == number), None)
 
         with self._changed:
-            self._changed.wait_for(lambda: ended() is not None or self._is_over(), timeout=seconds)
-            found = ended()
-        if found is None:
+            self._changed.wait_for(
+                lambda: ended() is not None or (self._stopping.is_set() and self._running is None), timeout=seconds
+            )
+            cycle = ended()
+        if cycle is None:
             raise Unavailable(f"Cycle {number} has not ended within {seconds:g} seconds.")
-        return found
+        return cycle
 
     def replace_tasks(self, tasks: Iterable[ScheduledTask]) -> None:
         """Schedule these tasks from now on. A task whose cron has not changed keeps its timing."""
-        given = _by_name(tasks)
+        new = _by_name(tasks)
         with self._changed:
             old, now = self._tasks, self._clock.now()
-            same = {name for name, task in given.items() if name in old and old[name].cron == task.cron}
-            self._tasks = {name: old[name] if name in same else task for name, task in given.items()}
+            same = {name for name, task in new.items() if name in old and old[name].cron == task.cron}
+            self._tasks = {name: old[name] if name in same else task for name, task in new.items()}
             self._timings = {
                 name: self._timings[name] if name in same else self._timing(name, now) for name in self._tasks
             }
@@ -169,15 +180,15 @@ class Scheduler:
         with self._changed:
             return tuple(self._history)
 
-    def status(self) -> Status:
+    def status(self) -> SchedulerStatus:
         """Return the status."""
         with self._changed:
             lease, running = self._lease, self._running
             trouble = self._trouble or (lease.trouble if lease is not None else None)
-            return Status(
+            return SchedulerStatus(
                 state=self._state(),
                 paused=self._paused,
-                standing_by_because=self._waits_because,
+                standing_by_because=self._standby_reason,
                 holder=lease.row if lease is not None else None,
                 running_cycle=running[0] if running else None,
                 running_tasks=running[2] if running else (),
@@ -186,14 +197,14 @@ class Scheduler:
                 trouble=trouble,
             )
 
-    def _state(self) -> State:
+    def _state(self) -> SchedulerState:
         if self._running is not None:
-            return State.RUNNING
+            return SchedulerState.RUNNING
         if self._stopping.is_set():
-            return State.STOPPED
-        if self._waits_because is not None:
-            return State.STANDING_BY
-        return State.PAUSED if self._paused else State.WAITING
+            return SchedulerState.STOPPED
+        if self._standby_reason is not None:
+            return SchedulerState.STANDING_BY
+        return SchedulerState.PAUSED if self._paused else SchedulerState.WAITING
 
     # ---- the thread ----------------------------------------------------------------------------------------------
 
@@ -239,7 +250,7 @@ class Scheduler:
             if lease is not None:
                 lease.release()
         with self._changed:
-            self._waits_because = "it was stopped"
+            self._standby_reason = "it was stopped"
             self._changed.notify_all()
 
     # ---- one tick ------------------------------------------------------------------------------------------------
@@ -250,8 +261,10 @@ class Scheduler:
             if self._stopping.is_set():
                 return None
             now = self._clock.now()
-            self._follow_clock(now)
-            lease = self._held()
+            for name, timing in self._timings.items():
+                if is_set_back(timing, now):
+                    self._timings[name] = self._timing(name, now)
+            lease = self._held_lease()
             if lease is None:
                 self._stand_by(now)
                 return None
@@ -260,11 +273,6 @@ class Scheduler:
             if begun is None:
                 return None
             return self._run(lease, now, *begun)
-
-    def _follow_clock(self, now: datetime.datetime) -> None:
-        for name, found in self._timings.items():
-            if is_set_back(found, now):
-                self._timings[name] = self._timing(name, now)
 
     def _stand_by(self, now: datetime.datetime) -> None:
         """Move old anchors forward, because the lease holder runs the tasks.
@@ -280,7 +288,7 @@ class Scheduler:
                 number, tasks = self._requested
                 self._requested = None
                 names = tuple(task.name for task in tasks)
-                error = f"the lease was lost: {self._waits_because}"
+                error = f"the lease was lost: {self._standby_reason}"
                 self._record(
                     Cycle(
                         number=number,
@@ -311,11 +319,14 @@ class Scheduler:
     ) -> Cycle:
         started, epoch, results = self._clock.monotonic_seconds(), lease.epoch, []
         try:
-            for group in _groups(tasks):
+            for _, neighbours in itertools.groupby(tasks, key=lambda task: task.run):
+                group = tuple(neighbours)
                 self._running = (number, trigger, tuple(task.name for task in group))
                 results.append(self._run_group(lease, number, trigger, group))
                 if results[-1].outcome is not Outcome.SKIPPED:
-                    self._settle(group, now)
+                    for task in group:
+                        if self._tasks.get(task.name) is task:
+                            self._timings[task.name] = self._timing(task.name, now)
         finally:
             cycle = Cycle(
                 number=number,
@@ -334,11 +345,6 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  # a subscriber must not stop the scheduler
             self._trouble = f"A callback failed after cycle {number}: {type(error).__name__}: {error}"
         return cycle
-
-    def _settle(self, tasks: tuple[ScheduledTask, ...], now: datetime.datetime) -> None:
-        for task in tasks:
-            if self._tasks.get(task.name) is task:
-                self._timings[task.name] = self._timing(task.name, now)
 
     def _run_group(self, lease: Lease, number: int, trigger: Trigger, tasks: tuple[ScheduledTask, ...]) -> TaskResult:
         names = tuple(task.name for task in tasks)
@@ -371,16 +377,16 @@ class Scheduler:
 
     # ---- the lease -----------------------------------------------------------------------------------------------
 
-    def _held(self) -> Lease | None:
-        """Return the lease if this process holds or can acquire it. Otherwise return None and set `_waits_because`."""
+    def _held_lease(self) -> Lease | None:
+        """Return the lease if this process holds or can acquire it. Otherwise return None and set `_standby_reason`."""
         with self._leasing:
             try:
-                lease = self._renewed() or self._taken()
+                lease = self._renewed() or self._acquired()
             except Exception as error:  # noqa: BLE001  # a table that cannot be read is not a free lease
-                self._waits_because = error_text(error)
+                self._standby_reason = error_text(error)
                 return None
             if lease is not None:
-                self._waits_because = None
+                self._standby_reason = None
             return lease
 
     def _renewed(self) -> Lease | None:
@@ -396,13 +402,13 @@ class Scheduler:
             return None
         return lease
 
-    def _taken(self) -> Lease | None:
+    def _acquired(self) -> Lease | None:
         if self._stopping.is_set():
             return None
         lease = self._leases.take(COMPACTOR, role=self._settings.role)
         if lease is None:
             row = self._leases.row(COMPACTOR)
-            self._waits_because = f"{row.described()} holds the lease" if row else "another process was quicker"
+            self._standby_reason = f"{row.described()} holds the lease" if row else "another process was quicker"
             return None
         self._lease = lease.keep()
         return lease
@@ -413,7 +419,7 @@ class Scheduler:
         jitter = self._clock.jitter() * self._settings.schedule_jitter_seconds
         return timing(self._tasks[name].cron, anchor, jitter_seconds=jitter)
 
-    def _chosen(self, names: Iterable[str] | None) -> tuple[ScheduledTask, ...]:
+    def _selected(self, names: Iterable[str] | None) -> tuple[ScheduledTask, ...]:
         if names is None:
             return tuple(self._tasks.values())
         requested = set(names)
@@ -435,14 +441,6 @@ class Scheduler:
                     reason=Reason.CYCLE_RUNNING,
                 )
 
-    def _is_over(self) -> bool:
-        return self._stopping.is_set() and self._running is None
-
-
-def _groups(tasks: tuple[ScheduledTask, ...]) -> list[tuple[ScheduledTask, ...]]:
-    """Return tasks in their order. Neighbours with the same function form one group."""
-    return [tuple(group) for _, group in itertools.groupby(tasks, key=lambda task: task.run)]
-
 
 def error_text(error: Exception) -> str:
     """Return the text of an error. The type comes first unless the error is one of Siltstone's."""
@@ -461,9 +459,9 @@ def _failure(tasks: tuple[str, ...], outcome: Outcome, error: Exception, *, seco
 
 
 def _by_name(tasks: Iterable[ScheduledTask]) -> dict[str, ScheduledTask]:
-    found: dict[str, ScheduledTask] = {}
+    by_name: dict[str, ScheduledTask] = {}
     for task in tasks:
-        if task.name in found:
+        if task.name in by_name:
             raise InvalidRequest(f"There are two tasks with the name {task.name!r}. Give each its own.")
-        found[task.name] = task
-    return found
+        by_name[task.name] = task
+    return by_name

@@ -15,9 +15,10 @@ no compactor ran are caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
+from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.events import (
     CycleCompleted,
     Interrupting,
@@ -30,17 +31,24 @@ from siltstone.compactor.events import (
     Stopping,
     Trouble,
 )
-from siltstone.compactor.leased_runner import CycleContext, LeasedRunner
-from siltstone.compactor.schedule import due_crons, schedule, scheduled_tasks, tier_of
+from siltstone.compactor.leased_runner import LeasedRunner
+from siltstone.compactor.schedule import due_crons, lane_of, schedule, scheduled_tasks
 from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler, error_text
 from siltstone.compactor.status import CompactorState, holder_facts
-from siltstone.compactor.tasks import RECOVERY, Cycle, Outcome, ScheduledTask, State, Status, TaskContext, Trigger
+from siltstone.compactor.tasks import (
+    RECOVERY,
+    Cycle,
+    Outcome,
+    ScheduledTask,
+    SchedulerState,
+    SchedulerStatus,
+    TaskContext,
+    Trigger,
+)
 from siltstone.coordination.state_files import STATUS
 from siltstone.errors import SiltstoneError
-from siltstone.maintenance.service import MaintenanceService, Selection
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.report import CycleReport
+from siltstone.maintenance.service import MaintenanceService
+from siltstone.model.compaction_request import Selection
 
 MONITOR_SECONDS: Final = 0.25
 """Seconds between two polls of the state files."""
@@ -90,13 +98,14 @@ class CompactorService:
         self._continuous = continuous
         self._runner = LeasedRunner(maintenance, continuous=continuous, on_event=self._on_cycle_event)
         self._crons = self._schedule()
+        settled = self._files.cycles().get("settled", {})
         self._scheduler = Scheduler(
             self._tasks(),
             leases=components.leases,
             settings=self._settings,
             clock=self._clock,
             next_cycle=maintenance.next_cycle,
-            settled=self._settled(),
+            settled={name: datetime.datetime.fromisoformat(at) for name, at in settled.items()},
             on_cycle=self._on_cycle,
         )
         self._report_mutex = threading.Lock()
@@ -139,7 +148,10 @@ class CompactorService:
             self._on_event(Interrupting())
             until = self._clock.monotonic_seconds() + INTERRUPT_SECONDS
             while not done and self._clock.monotonic_seconds() < until:
-                self._try_to_interrupt()
+                try:
+                    self._interrupt()  # a session that is still starting is interrupted by the next call
+                except Exception as error:  # noqa: BLE001  # an error of Spark must not keep the compactor from stopping
+                    self._on_event(Trouble(error=f"{type(error).__name__}: {error}"))
                 done = self._scheduler.stop(seconds=1.0)
         self._closing.set()
         if self._monitor is not None:
@@ -147,13 +159,6 @@ class CompactorService:
         self._write_stopped()
         self._on_event(Stopped(clean=done))
         return done
-
-    def _try_to_interrupt(self) -> None:
-        """Interrupt running Spark work. A session that is still starting is interrupted by the next call."""
-        try:
-            self._interrupt()
-        except Exception as error:  # noqa: BLE001  # an error of Spark must not keep the compactor from stopping
-            self._on_event(Trouble(error=f"{type(error).__name__}: {error}"))
 
     def __enter__(self) -> "CompactorService":
         self.start()
@@ -178,14 +183,12 @@ class CompactorService:
             Conflict: another triggered cycle has not ended, or this compactor is on standby.
             Unavailable: the compactor was stopped.
         """
-        number = self._scheduler.trigger(None if names is None else self._variants(names))
+        if names is not None:  # also the tasks of crons that only some datasets have
+            tasks = self._scheduler.status().due
+            names = [*names, *(task for task in tasks if task not in names and lane_of(task) in names)]
+        number = self._scheduler.trigger(names)
         self._report_holder(self._scheduler.status())
         return number
-
-    def _variants(self, names: Sequence[str]) -> list[str]:
-        """Return the tasks of these tiers, including tasks with dataset-specific crons."""
-        tasks = self._scheduler.status().due
-        return [*names, *(task for task in tasks if task not in names and tier_of(task) in names)]
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
         """Wait until a cycle has ended.
@@ -205,7 +208,7 @@ class CompactorService:
         self._state.resume()
         self._apply_pause()
 
-    def status(self) -> Status:
+    def status(self) -> SchedulerStatus:
         """Return the status of this compactor."""
         return self._scheduler.status()
 
@@ -232,9 +235,8 @@ class CompactorService:
             self._crons = crons
             self._scheduler.replace_tasks(self._tasks())
 
-    def _run(self, task: TaskContext) -> "CycleReport | None":
+    def _run(self, task: TaskContext) -> CycleReport | None:
         """Run the due tasks as one cycle, which recovers first. Recovery alone plans nothing."""
-        context = CycleContext(number=task.cycle, lease=task.lease, stopping=task.stopping)
         names = self._names()
         crons = due_crons(task.tasks, self._crons)
         report: CycleReport | None = None
@@ -243,23 +245,20 @@ class CompactorService:
                 names=names,
                 only=tuple(crons),
                 crons=crons if task.trigger is Trigger.SCHEDULE else None,
-                known_tiers=frozenset(map(tier_of, self._crons)),
+                known_tiers=frozenset(map(lane_of, self._crons)),
             )
             self._update_schedule()
-            report = self._runner.run_cycle(selection, context)
+            report = self._runner.run_cycle(selection, task)
         elif RECOVERY in task.tasks:
-            report = self._runner.recover(context)
+            report = self._runner.recover(task)
         if report is not None:
-            self._report_recovery(task, report)
+            holder = task.lease.row.holder
+            if RECOVERY in task.tasks or self._recovered != holder:  # the first recovery under a lease, or a due one
+                for problem in report.recovery.problems:
+                    subject = problem.dataset or problem.what
+                    self._on_event(RecoveryFailed(cycle=task.cycle, dataset=subject, error=problem.error))
+            self._recovered = holder
         return report
-
-    def _report_recovery(self, task: TaskContext, report: "CycleReport") -> None:
-        """Report recovery problems at the first recovery under a lease, and when recovery was due."""
-        holder = task.lease.row.holder
-        if RECOVERY in task.tasks or self._recovered != holder:
-            for one in report.recovery.problems:
-                self._on_event(RecoveryFailed(cycle=task.cycle, dataset=one.dataset or one.what, error=one.error))
-        self._recovered = holder
 
     def _on_cycle_event(self, event: CompactionEvent) -> None:
         """Pass on the events of cycles that concern jobs. `CycleCompleted` follows when all tasks have ended."""
@@ -301,22 +300,25 @@ class CompactorService:
         status = self._scheduler.status()
         self._report_holder(status)
         self._apply_pause()
-        if status.holder is None or status.state in (State.STANDING_BY, State.STOPPED):
+        if status.holder is None or status.state in (SchedulerState.STANDING_BY, SchedulerState.STOPPED):
             return
         if self._state.is_stop_requested(status.holder.holder):
             self._stop_requested.set()
         self._write_status(self._scheduler.status())
 
-    def _report_holder(self, status: Status) -> None:
+    def _report_holder(self, status: SchedulerStatus) -> None:
         """Report when this compactor acquires or loses the lease."""
         with self._report_mutex:
-            if status.holder is None or status.state is State.STANDING_BY:
+            if status.holder is None or status.state is SchedulerState.STANDING_BY:
                 self._holder = None
                 because = status.standing_by_because
-                if because not in (self._standing_by_because, NOT_CHECKED) and status.state is State.STANDING_BY:
+                if (
+                    because not in (self._standing_by_because, NOT_CHECKED)
+                    and status.state is SchedulerState.STANDING_BY
+                ):
                     self._standing_by_because = because
                     self._on_event(StandingBy(because=because or ""))
-            elif status.holder.holder != self._holder and status.state is not State.STOPPED:
+            elif status.holder.holder != self._holder and status.state is not SchedulerState.STOPPED:
                 self._holder, self._standing_by_because = status.holder.holder, None
                 self._on_event(LeaseAcquired(epoch=status.holder.epoch))
 
@@ -327,7 +329,7 @@ class CompactorService:
         (self._scheduler.pause if paused else self._scheduler.resume)()
         self._on_event(Paused() if paused else Resumed())
 
-    def _write_status(self, status: Status) -> None:
+    def _write_status(self, status: SchedulerStatus) -> None:
         if status.holder is None:
             return
         cycle = status.running_cycle
@@ -354,10 +356,8 @@ class CompactorService:
         try:
             status = self._files.read(STATUS)
             if status is not None and status.get("holder") == self._written["holder"]:
-                self._files.write(STATUS, {**self._written, "state": str(State.STOPPED), "running_cycle": None})
+                self._files.write(
+                    STATUS, {**self._written, "state": str(SchedulerState.STOPPED), "running_cycle": None}
+                )
         except SiltstoneError:
             return  # the released lease shows the same
-
-    def _settled(self) -> dict[str, datetime.datetime]:
-        settled = self._files.cycles().get("settled", {})
-        return {name: datetime.datetime.fromisoformat(at) for name, at in settled.items()}

@@ -55,7 +55,7 @@ class CompactorState:
             while self._clock.monotonic_seconds() < until:
                 now = self._leases.holder(COMPACTOR)
                 if now is None or now.holder != row.holder:
-                    return self._successor()
+                    return self._next_holder()
                 self._clock.sleep(POLL_SECONDS)
         finally:
             self._files.remove(STOP)
@@ -92,7 +92,7 @@ class CompactorState:
             "trouble": current.get("trouble"),
         }
 
-    def _successor(self) -> str | None:
+    def _next_holder(self) -> str | None:
         """Return the process that has acquired the lease; None if no process did within `TAKEOVER_SECONDS`."""
         until = self._clock.monotonic_seconds() + TAKEOVER_SECONDS
         while (row := self._leases.holder(COMPACTOR)) is None and self._clock.monotonic_seconds() < until:

@@ -157,7 +157,7 @@ class Cycle:
         }
 
 
-class State(StrEnum):
+class SchedulerState(StrEnum):
     """State of a scheduler."""
 
     STANDING_BY = "standing_by"
@@ -168,10 +168,10 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class SchedulerStatus:
     """Status of a scheduler."""
 
-    state: State
+    state: SchedulerState
     paused: bool
     standing_by_because: str | None
     holder: LeaseRow | None

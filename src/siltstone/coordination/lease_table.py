@@ -28,7 +28,7 @@ from siltstone.model.lease import LeaseRow
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 APP_LEASE: Final = "lease/"
-KEPT_ENTRIES: Final = 100
+RETAINED_ENTRIES: Final = 100
 READ_TRIES: Final = 5
 """Highest number of tries to read a row. Its file can be replaced and deleted after the log was read."""
 _ROW: Final = pa.schema(
@@ -69,12 +69,6 @@ class LeaseTable:
         self._seen: dict[str, Seen] = {}
         self._table = self._open()
 
-    @property
-    def _mutex(self) -> "threading.RLock":
-        """The lock of this object. A forked child is refused."""
-        fork_safety.check()
-        return self._lock
-
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
         """Commit one row in place of the previous one.
 
@@ -89,11 +83,19 @@ class LeaseTable:
             if not allowed(epoch, live.path if live else None):
                 raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
 
-        with self.speaking():
+        with self.errors_translated():
             values = {name: value for name, value in asdict(row).items() if name != "name"}
             file = self._table.stage(row.name, values, owner=f"{row.holder}.{self._clock.new_id()}")
             reach("lease.after_stage")
-            removed, version = self._commit(row, file, check)
+            removed: tuple[DataFile, ...] = ()
+            try:
+                committed = self._table.replace_row(file, f"{APP_LEASE}{row.name}", row.epoch, check=check)
+                removed, version = committed.commit.removes, committed.version
+            except CommitUnknown:
+                seen = self.look(row.name)
+                if seen is None or seen.path != file.path:
+                    raise
+                version = self._table.version()
             reach("lease.after_commit")
             for old in removed:
                 with contextlib.suppress(OSError):  # the next process that acquires a lease sweeps the rest
@@ -103,23 +105,11 @@ class LeaseTable:
                 self._layout.leases, retention=self._table.retention, durable=self._settings.durable, clock=self._clock
             )
 
-    def _commit(
-        self, row: LeaseRow, file: DataFile, check: Callable[[int, DataFile | None], None]
-    ) -> tuple[tuple[DataFile, ...], int]:
-        try:
-            committed = self._table.replace_row(file, f"{APP_LEASE}{row.name}", row.epoch, check=check)
-        except CommitUnknown:
-            found = self.look(row.name)
-            if found is None or found.path != file.path:
-                raise
-            return (), self._table.version()
-        return committed.commit.removes, committed.version
-
     def owns(self, row: LeaseRow) -> bool:
         """Return true if this holder still has the lease with this epoch, by the newest version of the table."""
         app = f"{APP_LEASE}{row.name}"
         try:
-            with self.speaking():
+            with self.errors_translated():
                 pinned = self._table.pin(app)
         except NotFound:
             return False
@@ -129,10 +119,11 @@ class LeaseTable:
 
     def look(self, name: str) -> Seen | None:
         """Read the row of a lease, and cache the time since which it is unchanged."""
-        with self._mutex:
+        fork_safety.check()
+        with self._lock:
             for _ in range(READ_TRIES):
-                with self.speaking():
-                    if not self._is_there():
+                with self.errors_translated():
+                    if not self._exists():
                         return None
                     app = f"{APP_LEASE}{name}"
                     pinned = self._table.pin(app)
@@ -143,10 +134,10 @@ class LeaseTable:
                 if live is None or epoch is None:
                     raise self._damaged(f"lease {name!r} has {'no row' if epoch else 'no epoch'}")
                 with contextlib.suppress(FileNotFoundError):
-                    return self._remember(name, live.path, epoch)
+                    return self._cached(name, live.path, epoch)
         raise self._damaged(f"the row of lease {name!r} is missing")
 
-    def _remember(self, name: str, path: str, epoch: int) -> Seen:
+    def _cached(self, name: str, path: str, epoch: int) -> Seen:
         seen = self._seen.get(name)
         if seen is None or seen.path != path:
             row = self._read(name, path)
@@ -169,7 +160,7 @@ class LeaseTable:
                 f"{self._table.label}: {path} cannot be read ({error}). Check its permissions."
             ) from error
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         """Return true if the table exists. Rows without a log are a damage, not a table that is still to be created."""
         rows = self._layout.leases / DATA
         if has_versions(self._layout.leases):
@@ -182,8 +173,8 @@ class LeaseTable:
 
     def ensure(self) -> None:
         """Create the table if the lake has none. Of several concurrent processes one creates it, and all continue."""
-        with self.speaking():
-            if self._is_there():
+        with self.errors_translated():
+            if self._exists():
                 return
             if not self._layout.is_lake():
                 raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
@@ -197,7 +188,7 @@ class LeaseTable:
             CommitKind.LEASE,
             settings=self._settings,
             clock=self._clock,
-            entries=KEPT_ENTRIES,
+            entries=RETAINED_ENTRIES,
             label=f"The leases of lake {self._layout.root}",
         )
 
@@ -218,7 +209,7 @@ class LeaseTable:
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def speaking(self) -> Iterator[None]:
+    def errors_translated(self) -> Iterator[None]:
         """Translate disk errors, and the deletion of the table during use, into errors that name the next step."""
         try:
             yield

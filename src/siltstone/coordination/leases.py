@@ -33,7 +33,6 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -76,7 +75,7 @@ class Leases:
             Unavailable: the table cannot be read now.
             Corruption: the table is damaged.
         """
-        seen = self._table.look(_checked(name))
+        seen = self._table.look(_check_name(name))
         return None if seen is None else seen.row
 
     def epoch(self, name: str = COMPACTOR) -> int:
@@ -95,8 +94,8 @@ class Leases:
             Unavailable: the table cannot be read now.
             Corruption: the table is damaged.
         """
-        seen = self._table.look(_checked(name))
-        return seen.row if seen is not None and self._standing(seen) is LeaseState.HELD else None
+        seen = self._table.look(_check_name(name))
+        return seen.row if seen is not None and self._state(seen) is LeaseState.HELD else None
 
     # ---- acquiring -----------------------------------------------------------------------------------------------
 
@@ -111,29 +110,32 @@ class Leases:
             Unavailable: the table cannot be read or written now.
             Corruption: the table is damaged.
         """
-        check_may_compact(role, doing=f"take the lease {_checked(name)!r}")
-        ttl = _checked_seconds(self._settings.lease_seconds if ttl_seconds is None else ttl_seconds)
+        check_may_compact(role, doing=f"take the lease {_check_name(name)!r}")
+        ttl = self._settings.lease_seconds if ttl_seconds is None else ttl_seconds
+        if not 0 < ttl <= LONGEST_SECONDS:
+            raise InvalidRequest(f"A lease lasts more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, not {ttl!r}.")
         self._table.ensure()
         before = self._table.look(name)
-        state = self._standing(before)
+        state = self._state(before)
         if state is LeaseState.HELD:
             return None
-        row = self._fresh(name, before, role=role, ttl_seconds=ttl)
-        with self._table.speaking():
-            presence = LivenessLock(self._layout.work, row.holder)
+        row = self._new_row(name, before, role=role, ttl_seconds=float(ttl))
+        with self._table.errors_translated():
+            liveness_lock = LivenessLock(self._layout.work, row.holder)
+        replaced = (0, None) if before is None else (before.row.epoch, before.path)  # exactly the row that was read
         try:
-            self._table.write(row, allowed=_still(before))
+            self._table.write(row, allowed=lambda epoch, path: (epoch, path) == replaced)
         except Conflict:
-            presence.close()
+            liveness_lock.close()
             return None
         except BaseException:
-            presence.close()
+            liveness_lock.close()
             raise
         self._table.sweep()
         return Lease(
             self._table,
             row,
-            presence,
+            liveness_lock,
             clock=self._clock,
             taken_from=before.row if before and state is not LeaseState.FREE else None,
         )
@@ -153,7 +155,7 @@ class Leases:
             f"Lease {name!r} of lake {self._layout.root} is held by {holder}. Leave the work to it, or wait until it ends."
         )
 
-    def _fresh(self, name: str, before: Seen | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
+    def _new_row(self, name: str, before: Seen | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
         now = self._clock.now()
         return LeaseRow(
             name=name,
@@ -169,11 +171,11 @@ class Leases:
             ttl_seconds=ttl_seconds,
         )
 
-    def _standing(self, seen: Seen | None) -> LeaseState:
+    def _state(self, seen: Seen | None) -> LeaseState:
         row = seen.row if seen is not None else None
         present = None
         if row is not None and row.machine == machine():
-            with self._table.speaking():
+            with self._table.errors_translated():
                 present = is_live(self._layout.work, row.holder)
         return lease_state(
             row,
@@ -190,7 +192,13 @@ class Lease:
     """
 
     def __init__(
-        self, table: LeaseTable, row: LeaseRow, presence: LivenessLock, *, clock: Clock, taken_from: LeaseRow | None
+        self,
+        table: LeaseTable,
+        row: LeaseRow,
+        liveness_lock: LivenessLock,
+        *,
+        clock: Clock,
+        taken_from: LeaseRow | None,
     ) -> None:
         """Called by `Leases.take` and `Leases.hold`."""
         self.taken_from = taken_from
@@ -199,7 +207,7 @@ class Lease:
         """Error text of the last renewal on the lease's own thread; None after a successful one."""
         self._table = table
         self._row = row
-        self._presence = presence
+        self._liveness_lock = liveness_lock
         self._clock = clock
         self._mutex = threading.RLock()
         self._renewed_seconds = clock.monotonic_seconds()
@@ -294,7 +302,7 @@ class Lease:
             except Exception as error:  # noqa: BLE001  # in any case the free liveness lock shows that we are gone
                 self._over = self._over or f"was given up, and could not be released ({error})"
             finally:
-                self._presence.close()
+                self._liveness_lock.close()
 
     def keep(self) -> Self:
         """Renew the lease on its own thread until it is released."""
@@ -328,7 +336,10 @@ class Lease:
         self._check_not_over()
         mine = self._row
         try:
-            self._table.write(row, allowed=lambda epoch, path: epoch == mine.epoch and _owner(path) == mine.holder)
+            self._table.write(
+                row,
+                allowed=lambda epoch, path: epoch == mine.epoch and path is not None and owner_of(path) == mine.holder,
+            )
         except (Conflict, NotFound) as error:  # the row, or the whole table, was replaced
             raise self._lost() from error
         self._row = row
@@ -345,24 +356,7 @@ class Lease:
         return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
 
 
-def _still(before: Seen | None) -> Callable[[int, str | None], bool]:
-    """Allow an acquisition only as the replacement of exactly the row that was read."""
-    if before is None:
-        return lambda epoch, path: (epoch, path) == (0, None)
-    return lambda epoch, path: (epoch, path) == (before.row.epoch, before.path)
-
-
-def _owner(path: str | None) -> str | None:
-    return owner_of(path) if path is not None else None
-
-
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"{name!r} is not a valid lease name. Use small letters, digits, '_', '-', '.' and '/'.")
     return name
-
-
-def _checked_seconds(seconds: float) -> float:
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise InvalidRequest(f"A lease lasts more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, not {seconds!r}.")
-    return float(seconds)

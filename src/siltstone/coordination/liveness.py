@@ -104,10 +104,8 @@ def remove_dead(path: Path) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        if (
-            isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP
-        ):  # gone, or a link, which no owner creates
-            return False
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
+            return False  # gone, or a link, which no owner creates
         raise
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

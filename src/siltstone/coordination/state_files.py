@@ -75,13 +75,13 @@ class StateFiles:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_draft(draft, json.dumps(content, default=str), durable=self._durable)
-            reach("notes.after_draft")
+            reach("state_file.after_draft")
             draft.replace(path)
             if self._durable:
                 sync_directory(self.folder)
         except OSError as error:
             raise Unavailable(f"{path} cannot be written ({error}). Check the disk and its permissions.") from error
-        reach("notes.after_write")
+        reach("state_file.after_write")
 
     def remove(self, name: str) -> bool:
         """Remove a file; return whether it existed."""
@@ -117,16 +117,17 @@ class StateFiles:
         Cycles run with and without the lease, so two processes may reserve numbers at once.
         """
         with self._cycles_lock():
-            known = self.cycles()
-            number = max(at_least, int(known.get("last", 0)) + 1)
-            self.write(CYCLES, {**known, "last": number})
+            content = self.cycles()
+            number = max(at_least, int(content.get("last", 0)) + 1)
+            self.write(CYCLES, {**content, "last": number})
             return number
 
     def ended(self, cycle: dict[str, Any], *, settled: dict[str, str] | None = None) -> None:
         """Record the result of a cycle, and the last run of its tasks."""
         with self._cycles_lock():
-            known = self.cycles()
-            self.write(CYCLES, {**known, "ended": cycle, "settled": {**known.get("settled", {}), **(settled or {})}})
+            content = self.cycles()
+            all_settled = {**content.get("settled", {}), **(settled or {})}
+            self.write(CYCLES, {**content, "ended": cycle, "settled": all_settled})
 
     @contextmanager
     def _cycles_lock(self) -> Iterator[None]:

@@ -59,7 +59,7 @@ class Adoption:
         places = sorted(unregistered(self._registry, self._layout), key=lambda place: (place.name, place.path))
         live = {row.name for row in self._registry.all()} if places else set()
         shared = {name for name in (p.name for p in places) if sum(p.name == name for p in places) > 1}
-        return [self._judged(place, live=live, shared=shared) for place in places]
+        return [self._diagnosed(place, live=live, shared=shared) for place in places]
 
     def adopt(self, name: DatasetName, incarnation: str) -> Unregistered:
         """Register an unregistered dataset again. A crash leaves it registered or not, and its rows unchanged.
@@ -68,34 +68,37 @@ class Adoption:
             NotFound: there is no such unregistered dataset.
             Conflict: it cannot be adopted, or a dataset of that name was created meanwhile. Nothing was changed.
         """
-        mine = [one for one in self.found() if (one.dataset, one.incarnation) == (str(name), incarnation)]
-        if not mine:
+        matching = [f for f in self.found() if (f.dataset, f.incarnation) == (str(name), incarnation)]
+        if not matching:
             raise NotFound(f"There is no unregistered dataset {name} with incarnation {incarnation}.")
-        if mine[0].obstacle is not None:
-            raise Conflict(f"Dataset {name} was not registered: {mine[0].obstacle}")
-        store = self._store(UnregisteredFolder(name, Path(mine[0].path)))
+        folder = matching[0]
+        if folder.obstacle is not None:
+            raise Conflict(f"Dataset {name} was not registered: {folder.obstacle}")
+        store = self._store(UnregisteredFolder(name, Path(folder.path)))
         if read_marker(store.path) is None:  # made by an older Siltstone
             write_marker(store.path, Marker(dataset=str(name), incarnation=incarnation), durable=self._durable)
         self._registry.adopt(name, incarnation, store.schema, store.spec)
-        return mine[0]
+        return folder
 
-    def _judged(self, place: UnregisteredFolder, *, live: set[DatasetName], shared: set[DatasetName]) -> Unregistered:
-        known = Unregistered(dataset=str(place.name), incarnation=place.path.name, path=str(place.path))
+    def _diagnosed(
+        self, place: UnregisteredFolder, *, live: set[DatasetName], shared: set[DatasetName]
+    ) -> Unregistered:
+        folder = Unregistered(dataset=str(place.name), incarnation=place.path.name, path=str(place.path))
         marker = read_marker(place.path)
-        if marker is not None and marker != Marker(dataset=known.dataset, incarnation=known.incarnation):
-            return _stopped(known, f"Its marker names {marker.dataset}: it was moved or copied here. Move it back.")
+        if marker is not None and marker != Marker(dataset=folder.dataset, incarnation=folder.incarnation):
+            return _blocked(folder, f"Its marker names {marker.dataset}: it was moved or copied here. Move it back.")
         if place.name in live:
-            return _stopped(known, "Another dataset has that name now. Drop that one first, or move this folder away.")
+            return _blocked(folder, "Another dataset has that name now. Drop that one first, or move this folder away.")
         if place.name in shared:
-            return _stopped(known, "There are several such folders of that name. Move all but one out of the lake.")
+            return _blocked(folder, "There are several such folders of that name. Move all but one out of the lake.")
         try:
             snapshot = self._store(place).snapshot()
         except (SiltstoneError, LogChanged, OSError) as error:
-            return _stopped(known, f"It cannot be read: {error}")
+            return _blocked(folder, f"It cannot be read: {error}")
         return Unregistered(
-            dataset=known.dataset,
-            incarnation=known.incarnation,
-            path=known.path,
+            dataset=folder.dataset,
+            incarnation=folder.incarnation,
+            path=folder.path,
             sequence=snapshot.sequence,
             rows_in_base=snapshot.base.rows,
         )
@@ -119,5 +122,5 @@ class Adoption:
         )
 
 
-def _stopped(found: Unregistered, why: str) -> Unregistered:
+def _blocked(found: Unregistered, why: str) -> Unregistered:
     return Unregistered(dataset=found.dataset, incarnation=found.incarnation, path=found.path, obstacle=why)

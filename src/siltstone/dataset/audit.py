@@ -56,8 +56,8 @@ def records(store: Store) -> list[AuditRecord]:
                 reason=Reason.DAMAGED_FILE,
                 paths=[_path(store)],
             )
-        known = found.get(record.sequence)
-        if known is None or known.rows is None:
+        earlier = found.get(record.sequence)
+        if earlier is None or earlier.rows is None:
             found[record.sequence] = record
     return [found[sequence] for sequence in sorted(found)]
 
@@ -80,13 +80,15 @@ def append(store: Store, new: Sequence[AuditRecord]) -> None:
         Unavailable: the file cannot be written. No record counts as written.
     """
     path = _path(store)
-    text = "".join(f"{_line(record)}\n" for record in new)
+    fields = [record.to_dict() for record in new]
+    content = "".join(_json(line | {CHECKSUM: _checksum(line)}) + "\n" for line in fields).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path) as handle:
             os.ftruncate(handle, _whole_bytes(handle))
             os.lseek(handle, 0, os.SEEK_END)
-            _write_all(handle, text.encode())
+            while content:
+                content = content[os.write(handle, content) :]
             if store.settings.durable:
                 os.fsync(handle)
                 sync_directory(path.parent)
@@ -106,20 +108,20 @@ def append_missing(store: Store, snapshot: Snapshot) -> None:
         FileNotFoundError: a change file was removed since the snapshot.
         Unavailable: the file cannot be written.
     """
-    in_rows = _in_change_rows(store, snapshot)
+    in_rows = _records_of_change_rows(store, snapshot)
     if in_rows:
-        known = {record.sequence for record in _lines(store) if record is not None}  # a damaged line stops no fold
-        missing = [record for sequence, record in sorted(in_rows.items()) if sequence not in known]
+        recorded = {record.sequence for record in _lines(store) if record is not None}  # a damaged line stops no fold
+        missing = [record for sequence, record in sorted(in_rows.items()) if sequence not in recorded]
         if missing:
             append(store, missing)
     reach("audit.after_missing")
 
 
-def _in_change_rows(store: Store, snapshot: Snapshot) -> dict[int, AuditRecord]:
+def _records_of_change_rows(store: Store, snapshot: Snapshot) -> dict[int, AuditRecord]:
     """Return a record for each unfolded sequence with tombstones that name an actor or a reason."""
     found: dict[int, AuditRecord] = {}
     for file in snapshot.unfolded:
-        for part in _parts(store, file):
+        for part in _tombstone_counts(store, file):
             for row in part.to_pylist():
                 sequence = row[SEQ]
                 if sequence <= snapshot.watermark:
@@ -131,12 +133,12 @@ def _in_change_rows(store: Store, snapshot: Snapshot) -> dict[int, AuditRecord]:
                     reason=row[REASON],
                     keys=row[f"{OP}_count"],
                 )
-                known = found.get(sequence)
-                found[sequence] = record if known is None else replace(known, keys=known.keys + record.keys)
+                other = found.get(sequence)
+                found[sequence] = record if other is None else replace(other, keys=other.keys + record.keys)
     return found
 
 
-def _parts(store: Store, file: DataFile) -> Iterator[pa.Table]:
+def _tombstone_counts(store: Store, file: DataFile) -> Iterator[pa.Table]:
     """Yield the tombstones of a change file, counted by sequence, actor and reason, a row group at a time."""
     path = store.changes.path / file.path
     with readable(path), store.opened(path) as parquet:
@@ -146,8 +148,8 @@ def _parts(store: Store, file: DataFile) -> Iterator[pa.Table]:
             rows = parquet.read_row_group(number, columns=list(_FIELDS))
             is_named = pc.or_(rows.column(ACTOR).is_valid(), rows.column(REASON).is_valid())
             rows = rows.filter(pc.and_(pc.equal(rows.column(OP), Op.TOMBSTONE.value), is_named))
-            own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-            counted = rows.append_column(SEQ, own).group_by([SEQ, ACTOR, REASON])
+            sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+            counted = rows.append_column(SEQ, sequences).group_by([SEQ, ACTOR, REASON])
             yield counted.aggregate([(OP, "count"), (WRITTEN_AT, "min")])
 
 
@@ -179,16 +181,6 @@ def _whole_bytes(handle: int) -> int:
             return size - step + at + 1
         size -= step
     return 0
-
-
-def _write_all(handle: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(handle, content) :]
-
-
-def _line(record: AuditRecord) -> str:
-    fields = record.to_dict()
-    return _json(fields | {CHECKSUM: _checksum(fields)})
 
 
 def _parsed(line: bytes) -> AuditRecord | None:

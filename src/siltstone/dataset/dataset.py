@@ -1,41 +1,57 @@
 """The user's handle of a dataset: write, read, query, maintain.
 
 This is a thin facade: `write` writes, `read` reads, `load` loads. The maintenance object that `Lake` passes in folds,
-purges and vacuums. A handle stays usable until its dataset is dropped. Then every call raises Gone.
-
-Packages that an upsert or a plain read does not need are imported where they are used, to keep a command's start short.
+purges and vacuums (`ports`). Modules of loads are imported on use, because most commands load nothing. A handle stays
+usable until its dataset is dropped. Then every call raises Gone.
 """
 
 import datetime
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from siltstone.clock import utc_text
-from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
-from siltstone.dataset.read.merged_view import view_count, view_frame, view_head, view_table
-from siltstone.dataset.read.python_rows import python_rows
-from siltstone.dataset.read.retry import SNAPSHOT_TRIES, damaged_file, with_snapshot
+from siltstone.dataset.description import columns_html, info_of, kind_text
+from siltstone.dataset.history import history
+from siltstone.dataset.load.latest_row import check_order, order_rows
+from siltstone.dataset.ports import Conditions, Maintenance
+from siltstone.dataset.read.change_feed import change_frame, change_table, changes_since
+from siltstone.dataset.read.export import check_export, export_snapshot
+from siltstone.dataset.read.merged_view import (
+    condition_errors,
+    view_columns,
+    view_count,
+    view_frame,
+    view_head,
+    view_table,
+    view_tombstones,
+)
+from siltstone.dataset.read.point_lookup import check_key_count, current_rows
+from siltstone.dataset.read.retry import damaged_file, with_snapshot
+from siltstone.dataset.read.time_travel import snapshot_at
 from siltstone.dataset.registry import Registration
+from siltstone.dataset.schema_changes import alter
+from siltstone.dataset.schema_compat import check_frame
 from siltstone.dataset.snapshot import Snapshot, files_vanished
 from siltstone.dataset.store import Store
-from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter, check_producer
+from siltstone.dataset.tiers import change_tiers, dataset_tiers
+from siltstone.dataset.write.buffered_producer import Limits, Producer
+from siltstone.dataset.write.change_writer import ChangeWriter, check_producer
 from siltstone.dataset.write.keys import key_table
-from siltstone.dataset.write.row_conversion import check_keys, to_table
-from siltstone.dataset.write.tombstones import TombstoneRequest, record_tombstone, tombstone_ack
-from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
-from siltstone.model.columns import ACTOR, OP, REASON, SEQ, WRITTEN_AT, Op
+from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, OnBadRow, append_ack, write_appends
+from siltstone.dataset.write.partial_update import update_rows
+from siltstone.dataset.write.row_conversion import check_batch, check_keys, to_table
+from siltstone.dataset.write.tombstones import TombstoneRequest, record_tombstone, write_matching, write_tombstones
+from siltstone.errors import Gone, InvalidRequest, SiltstoneError
+from siltstone.model.columns import Op
 from siltstone.model.ddl import as_schema, as_type
+from siltstone.model.evolution import Alteration
 from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
-from siltstone.model.preview import cell, html_table
 from siltstone.model.reports import (
     Ack,
     AlterReport,
@@ -47,7 +63,6 @@ from siltstone.model.reports import (
     FoldEstimate,
     HistoryEntry,
     LoadReport,
-    RefusedRow,
     RollUpReport,
     SquashReport,
     Status,
@@ -55,16 +70,9 @@ from siltstone.model.reports import (
     VacuumReport,
 )
 from siltstone.model.roles import check_may_compact, check_may_write
-from siltstone.model.schema import describe, fingerprint, type_name
 from siltstone.model.spec import Kind, Spec, as_names
-from siltstone.spark.errors import (
-    damage,
-    error_line,
-    is_away,
-    is_missing_file,
-    noticing_absence,
-    spark_errors,
-)
+from siltstone.model.tiers import Changes, Tier
+from siltstone.spark.errors import noticing_absence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,68 +81,10 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.load.file_ingest import FileIngest
     from siltstone.dataset.load.loader import Loader
-    from siltstone.dataset.write.buffered_producer import Producer
-    from siltstone.dataset.write.partial_update import Given, Missing
-    from siltstone.model.tiers import Changes, Tier
 
 T = TypeVar("T")
 At = int | str | datetime.datetime
 """A point in a dataset's history: a sequence, or a time."""
-
-UPDATE_PAUSE_SECONDS: Final = 0.05
-"""Longest pause in seconds before an update restarts, because another writer changed its rows."""
-MAX_HTML_COLUMNS: Final = 50
-"""Largest number of columns that a notebook shows."""
-MAX_LOOKUP_KEYS: Final = 100_000
-"""Largest number of keys of a lookup. More keys touch most of a dataset, so a join is the right tool."""
-
-
-class Maintenance(Protocol):
-    """Maintenance operations of a dataset; the compaction layer implements them."""
-
-    def compact(self, store: Store, *, purge: bool) -> CompactReport:
-        """Fold the changes into base; with `purge`, delete from disk all that is no longer part of the dataset."""
-        ...
-
-    def squash(self, store: Store, *, many: int = 2, dry_run: bool = False) -> SquashReport:
-        """Merge small change files, if there are at least `many`."""
-        ...
-
-    def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
-        """Cluster the rows of every period of a log by several columns at once."""
-        ...
-
-    def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-        """Return what a clustering would rewrite; nothing is changed."""
-        ...
-
-    def estimate(self, store: Store) -> FoldEstimate:
-        """Return the estimated work of a fold; nothing is changed."""
-        ...
-
-    def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
-        """Delete removed files that are older than the retention."""
-        ...
-
-    def status(self, store: Store) -> Status:
-        """Return counts of rows, files and bytes."""
-        ...
-
-
-class Conditions(Protocol):
-    """Conditions on rows; the query layer implements them."""
-
-    def for_spark(self, where: str, columns: Sequence[str]) -> str:
-        """Check a condition over columns, and return its text for Spark."""
-        ...
-
-    def columns(self, where: str, schema: pa.Schema) -> list[str]:
-        """Return the columns that a condition names."""
-        ...
-
-    def rows(self, table: pa.Table, where: str) -> pa.Table:
-        """Return the rows of a table for which a condition holds, without Spark."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -150,11 +100,11 @@ class _Parts:
 
     @cached_property
     def loader(self) -> "Loader":
-        from siltstone.dataset.load.loader import Loader
+        from siltstone.dataset.load.loader import Loader  # most commands load nothing: their start stays short
 
         return Loader(self.store, self.writer)
 
-    def intake(self, spark: "Callable[[], SparkSession]") -> "FileIngest":
+    def ingest(self, spark: "Callable[[], SparkSession]") -> "FileIngest":
         from siltstone.dataset.load.file_ingest import FileIngest
 
         return FileIngest(self.store, self.loader, spark)
@@ -169,8 +119,8 @@ class Dataset:
         store: Store,
         *,
         spark: "Callable[[], SparkSession]",
-        maintenance: Maintenance,
-        conditions: "Conditions",
+        maintenance: Callable[[], Maintenance],
+        conditions: Callable[[], Conditions],
     ) -> None:
         """Created by `Lake`; nothing is opened yet."""
         self._registration = registration
@@ -181,11 +131,7 @@ class Dataset:
         self._parts = _Parts.of(store)
 
     def _now(self) -> "_Parts":
-        """Return the components for the dataset's current columns.
-
-        Raises:
-            Gone: the dataset was dropped.
-        """
+        """Return the components for the dataset's current columns; raise Gone if it was dropped."""
         parts = self._parts
         store = parts.store.current()
         if store is parts.store:
@@ -200,23 +146,14 @@ class Dataset:
         return self._now().store
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.name}, {self._kind_text()}>"
+        return f"<Dataset {self.name}, {kind_text(self.spec)}>"
 
     def _repr_html_(self) -> str:
-        names = ("column", "type", "nullable")
         try:
             schema = self.schema
         except (SiltstoneError, OSError) as error:
-            return html_table(names, (), caption=f"Dataset {self.name}: {error}")
-        shown = [
-            [cell(f.name), type_name(f.type), "yes" if f.nullable else "no"] for f in list(schema)[:MAX_HTML_COLUMNS]
-        ]
-        if len(schema) > MAX_HTML_COLUMNS:
-            shown.append([f"… {len(schema) - MAX_HTML_COLUMNS} more", "", ""])
-        return html_table(names, shown, caption=f"Dataset {self.name}, {self._kind_text()}")
-
-    def _kind_text(self) -> str:
-        return f"a log by {self.spec.time}" if self.spec.is_log else f"keyed by {', '.join(self.key)}"
+            return columns_html(pa.schema([]), caption=f"Dataset {self.name}: {error}")
+        return columns_html(schema, caption=f"Dataset {self.name}, {kind_text(self.spec)}")
 
     @property
     def registration(self) -> Registration:
@@ -254,11 +191,7 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
 
     def require_key(self) -> None:
-        """Require a keyed dataset.
-
-        Raises:
-            InvalidRequest: the dataset is a log.
-        """
+        """Raise InvalidRequest if the dataset is a log."""
         self._require(Kind.KEYED, "key to get rows by", "Filter read() or to_arrow(), or ask with sql.")
 
     @property
@@ -304,11 +237,9 @@ class Dataset:
             return self._write_frame(parts, rows, producer=producer, sequence=sequence, order_by=order)
         table = to_table(rows, parts.store.schema, dataset=str(self.name))
         if order:
-            from siltstone.dataset.load.latest_row import check_order, last_last
-
             check_order(parts.store, order)
-            table = last_last(table, order)
-        self._check_batch(table)
+            table = order_rows(table, order)
+        check_batch(table, self.key, dataset=str(self.name))
         return parts.writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence)
 
     def _write_frame(
@@ -320,9 +251,6 @@ class Dataset:
         sequence: int | None,
         order_by: tuple[str, ...] = (),
     ) -> Ack:
-        """Write a user's Spark frame as one batch."""
-        from siltstone.dataset.schema_compat import check_frame
-
         with noticing_absence():
             frame = check_frame(rows, parts.store.schema, dataset=str(self.name))
             return parts.loader.write_frame(frame, producer=producer, sequence=sequence, order_by=order_by)
@@ -335,9 +263,8 @@ class Dataset:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Ack:
-        """Change some columns of rows by key, and return when that is durable.
+        """Change some columns of rows by key, and return when that is durable. Other columns keep their values.
 
-        Columns that are left out keep their values.
         Concurrent updates of one row never lose each other's columns. A row that was changed since it was read is read
         again.
 
@@ -354,45 +281,12 @@ class Dataset:
             NotFound: a key has no row. Nothing is written.
             Conflict: other writers changed the rows again and again. Nothing is written.
         """
-        from siltstone.dataset.write.partial_update import given_rows, missing_of, update_lock
-
         self._may_write("update")
         self._require(Kind.KEYED, "rows to update", "Append to it (append, silt append).")
         check_producer(producer, sequence)
         if _is_spark_frame(rows):
             raise InvalidRequest(f"Dataset {self.name}: update takes rows of this process. Join read() and use upsert.")
-        how = missing_of(missing)
-        store = self._parts.store
-        deadline = store.clock.monotonic_seconds() + store.settings.commit_timeout_seconds
-        while True:
-            parts = self._now()
-            given = given_rows(rows, parts.store.schema, self.key, dataset=str(self.name))
-            self._check_lookup(given.keys.num_rows)
-            with suppress(ChangedMeanwhile), update_lock(parts.store):
-                return self._update(parts, given, how, producer=producer, sequence=sequence)
-            if store.clock.monotonic_seconds() > deadline:
-                raise Conflict(
-                    f"Dataset {self.name}: other writers keep changing these rows. Nothing was written. Try again."
-                )
-            store.clock.sleep(UPDATE_PAUSE_SECONDS * store.clock.jitter())
-
-    def _update(
-        self, parts: _Parts, given: "Given", missing: "Missing", *, producer: str | None, sequence: int | None
-    ) -> Ack:
-        from siltstone.dataset.read.point_lookup import lookup
-        from siltstone.dataset.write.partial_update import check_missing, merged
-
-        store, name = parts.store, str(self.name)
-        since = store.reads.forgets
-
-        def current(snapshot: Snapshot) -> tuple[int, pa.Table]:
-            found = lookup(store, snapshot, given.keys, columns=store.schema.names, raw=False, since=since)
-            return snapshot.sequence, found
-
-        planned_at, rows = self._with_snapshot(current)
-        check_missing(given, rows, self.key, missing=missing, dataset=name)
-        table = to_table(merged(given, rows, store.schema, self.key), store.schema, dataset=name)
-        return parts.writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
+        return update_rows(lambda: self._now().writer, rows, missing=missing, producer=producer, sequence=sequence)
 
     def append(
         self,
@@ -415,8 +309,6 @@ class Dataset:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
             Gone: the dataset was dropped.
         """
-        from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, OnBadRow
-
         self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
         if on_bad_row not in tuple(OnBadRow):
@@ -425,36 +317,12 @@ class Dataset:
         parts = self._now()
         if not _is_spark_frame(rows):
             at_most = MAX_REFUSED_ROWS if on_bad_row == OnBadRow.SKIP else 0
-            return self._append(parts, rows, at_most=at_most, producer=producer, sequence=sequence)
+            return write_appends(parts.writer, rows, at_most=at_most, producer=producer, sequence=sequence)
         if on_bad_row == OnBadRow.SKIP:
             raise InvalidRequest(f"Dataset {self.name}: a Spark frame is appended whole. Use ingest with a quarantine.")
-        return _appended(self._write_frame(parts, rows, producer=producer, sequence=sequence))
+        return append_ack(self._write_frame(parts, rows, producer=producer, sequence=sequence))
 
-    def _append(
-        self,
-        parts: _Parts,
-        rows: Any,  # noqa: ANN401
-        *,
-        at_most: int | None,
-        producer: str | None = None,
-        sequence: int | None = None,
-    ) -> AppendAck:
-        """Append the good rows, if at most `at_most` are bad (0: a bad row rejects the batch, None: no limit)."""
-        from siltstone.dataset.write.log_rows import event_table, good_rows
-
-        name, store = str(self.name), parts.store
-
-        def make(some: Any) -> pa.Table:  # noqa: ANN401
-            return event_table(some, store.schema, store.spec, dataset=name)
-
-        table, refused = (make(rows), ()) if at_most == 0 else good_rows(rows, make, dataset=name, at_most=at_most)
-        if table is None:
-            parts.writer.note(producer, sequence)
-            return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
-        self._check_batch(table)
-        return _appended(parts.writer.write_rows(table, Op.APPEND, producer=producer, sequence=sequence), refused)
-
-    def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> "Producer":  # noqa: A002
+    def producer(self, *, rows: int = 10_000, seconds: float = 60.0, bytes: int = 8 * 1024 * 1024) -> Producer:  # noqa: A002
         """Return a buffered producer that appends rows to this log in batches; use it in a ``with`` block.
 
         Args:
@@ -465,14 +333,14 @@ class Dataset:
         Raises:
             InvalidRequest: the dataset is not a log, or a limit is not positive.
         """
-        from siltstone.dataset.write.buffered_producer import Limits, Producer
-
         self._may_write("append to")
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
         limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
         limits.check(str(self.name))
         return Producer(
-            lambda waiting: self._append(self._now(), waiting, at_most=None), limits, clock=self._parts.store.clock
+            lambda waiting: write_appends(self._now().writer, waiting, at_most=None),
+            limits,
+            clock=self._parts.store.clock,
         )
 
     def tombstone(
@@ -509,70 +377,31 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         check_producer(producer, sequence)
         request = TombstoneRequest(actor=actor, reason=reason, producer=producer, sequence=sequence)
-        ack = self._hide_matching(where, request) if where is not None else self._hide(keys, request)
+        if where is not None:
+            ack = self._tombstone_matching(where, request)
+        else:
+            ack = write_tombstones(self._now().writer, lambda: self._store, keys, request)
         record_tombstone(self._parts.store, ack, request)
         return ack
 
-    def _hide(self, keys: Any, request: TombstoneRequest) -> TombstoneAck:  # noqa: ANN401
-        parts = self._now()
-        table = self._hidden_by(keys, parts.store.schema)
-        self._check_batch(table)
-        matched = self._count_hidden(table)
-        ack = parts.writer.write_rows(table, Op.TOMBSTONE, **request.__dict__)
-        return tombstone_ack(ack, matched)
-
-    def _hide_matching(self, where: str, request: TombstoneRequest) -> TombstoneAck:
+    def _tombstone_matching(self, where: str, request: TombstoneRequest) -> TombstoneAck:
         self._require(Kind.KEYED, "key to find by a condition", "Name values of its subject columns.")
 
         def hide(snapshot: Snapshot) -> Ack:
-            with self._condition_errors():
+            with condition_errors(self._parts.store):
                 keys = self._matching(where, snapshot).select(*self.key)
                 return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **request.__dict__)
 
-        for _ in range(SNAPSHOT_TRIES):
-            with suppress(ChangedMeanwhile):  # a row that was changed since may no longer match
-                ack = self._with_snapshot(hide)
-                return tombstone_ack(ack, ack.rows)
-        raise Conflict(
-            f"Dataset {self.name}: rows that match are changed again and again while they are looked for. "
-            "Nothing was hidden. Try again."
-        )
-
-    def _count_hidden(self, table: pa.Table) -> int | None:
-        """Count the current rows of these keys or subjects; None where that would read much, or files are damaged."""
-        with suppress(Corruption, Unavailable):  # rows can be hidden without the count
-            if not self.spec.is_log:
-                few = table.num_rows <= MAX_LOOKUP_KEYS
-                return self._get(table, list(self.key), raw=False).num_rows if few else None
-            from siltstone.dataset.read.log_view import count_named
-
-            return self._with_snapshot(lambda snapshot: count_named(self._store, snapshot, table))
-        return None
-
-    def _hidden_by(self, values: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
-        if not self.spec.is_log:
-            return self._key_table(values, schema)
-        from siltstone.dataset.write.log_rows import tombstone_table
-
-        return tombstone_table(values, schema, self.spec.subject, dataset=str(self.name))
-
-    def _check_batch(self, table: pa.Table) -> None:
-        if not table.num_rows:
-            raise InvalidRequest(f"Dataset {self.name}: the batch is empty; nothing was written.")
-        check_keys(table, self.key, dataset=str(self.name))
+        return write_matching(self._parts.store, lambda: self._with_snapshot(hide))
 
     def key_table(self, keys: Any) -> pa.Table:  # noqa: ANN401
-        """Return keys in the dataset's types, one row for each.
+        """Return keys in the dataset's types, one row for each; raise InvalidRequest for a key that does not fit."""
+        return self._checked_keys(keys, self.schema)
 
-        Raises:
-            InvalidRequest: a key does not fit; the message names it.
-        """
-        table = self._key_table(keys, self.schema)
+    def _checked_keys(self, keys: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
+        table = key_table(keys, schema, self.key, dataset=str(self.name))
         check_keys(table, self.key, dataset=str(self.name))
         return table
-
-    def _key_table(self, keys: Any, schema: pa.Schema) -> pa.Table:  # noqa: ANN401
-        return key_table(keys, schema, self.key, dataset=str(self.name))
 
     def ingest(  # noqa: PLR0913  # one parameter for each way to load
         self,
@@ -621,6 +450,7 @@ class Dataset:
         """
         self._may_write("load into")
         from siltstone.dataset.load.csv_options import csv_form
+        from siltstone.dataset.load.source_files import IngestRequest
 
         form = csv_form(
             delimiter=delimiter,
@@ -632,12 +462,9 @@ class Dataset:
             timestamp_format=timestamp_format,
             decimal_comma=decimal_comma,
         )
-        given = (paths,) if isinstance(paths, str | Path) else tuple(paths)
         parts = self._now()  # a dropped dataset is Gone before Spark starts
-        from siltstone.dataset.load.file_ingest import IngestRequest
-
-        wanted = IngestRequest(
-            paths=given,
+        request = IngestRequest(
+            paths=(paths,) if isinstance(paths, str | Path) else tuple(paths),
             format_name=format,
             order_by=as_names(order_by),
             quarantine=quarantine,
@@ -645,7 +472,7 @@ class Dataset:
             form=form,
         )
         with noticing_absence():
-            return parts.intake(self._spark).take_files(wanted)
+            return parts.ingest(self._spark).take_files(request)
 
     def ingest_jdbc(  # noqa: PLR0913  # one parameter for each thing to say about a database
         self,
@@ -681,9 +508,9 @@ class Dataset:
             InvalidRequest: columns or rows do not fit, or the database refuses. Nothing is loaded.
             Unavailable: the database is out of reach, or Spark has no driver for it.
         """
+        self._may_write("load into")
         from siltstone.dataset.load.jdbc import JdbcSource
 
-        self._may_write("load into")
         source = JdbcSource(
             url=url,
             table=table,
@@ -697,7 +524,7 @@ class Dataset:
         )
         parts = self._now()
         with noticing_absence():
-            return parts.intake(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
+            return parts.ingest(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -715,40 +542,21 @@ class Dataset:
         return self._with_snapshot(lambda snapshot: self.read_at(snapshot, raw=raw, once=once), at=at)
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
-        condition = self._conditions.for_spark(where, self.schema.names)
-        with self._condition_errors():
+        condition = self._conditions().for_spark(where, self.schema.names)
+        with condition_errors(self._parts.store):
             return self.read_at(snapshot, once=True).where(condition)
 
     def count_matching(self, where: str) -> int:
-        """Return the number of rows that match a condition now.
-
-        Raises:
-            InvalidRequest: it is not a valid condition on a row, or Spark refuses it.
-        """
+        """Return the number of rows that match a condition now, on Spark; raise InvalidRequest if it is not valid."""
 
         def count(snapshot: Snapshot) -> int:
-            with self._condition_errors():
+            with condition_errors(self._parts.store):
                 return self._matching(where, snapshot).count()
 
         return self._with_snapshot(count)
 
-    @contextmanager
-    def _condition_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except spark_errors() as error:
-            if is_missing_file(error) or is_away(error):
-                raise
-            if damaged := damage(error):
-                raise damaged from error
-            raise InvalidRequest(f"Dataset {self.name}: Spark refused the condition: {error_line(error)}") from error
-
     def snapshot(self, at: At | None = None) -> Snapshot:
         """Pin the current or an earlier snapshot, for several frames of `read_at` that must agree."""
-        if at is None:
-            return self._store.snapshot()
-        from siltstone.dataset.read.time_travel import snapshot_at
-
         return snapshot_at(self._store, at)
 
     def read_at(
@@ -779,13 +587,12 @@ class Dataset:
             InvalidRequest: a column does not exist, or the condition is not valid or needs Spark; then filter `read()`.
         """
         store = self._store
-        names = store.schema.names if columns is None else as_names(columns)
-        self._check_columns(names, store.schema)
+        names = view_columns(store, columns)
         if where is None:
             return self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=names), at=at)
-        needed = list(dict.fromkeys([*names, *self._conditions.columns(where, store.schema)]))
+        needed = list(dict.fromkeys([*names, *self._conditions().columns(where, store.schema)]))
         rows = self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=needed), at=at)
-        return self._conditions.rows(rows, where).select(names)
+        return self._conditions().rows(rows, where).select(names)
 
     def to_pandas(
         self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
@@ -796,29 +603,19 @@ class Dataset:
     def to_polars(
         self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
     ) -> "pl.DataFrame":
-        """Return the rows of `to_arrow` as a Polars frame, all of them.
-
-        Raises:
-            InvalidRequest: Polars is not installed; or see `to_arrow`.
-        """
+        """Return the rows of `to_arrow` as a Polars frame, all of them; raise InvalidRequest if there is no Polars."""
         return polars_frame(self.to_arrow(columns=columns, where=where, at=at))
 
     def count(self, *, where: str | None = None, at: At | None = None) -> int:
-        """Return the number of rows, or of rows that match a condition, without Spark.
-
-        Raises:
-            InvalidRequest: see `to_arrow`; `count_matching` counts on Spark.
-        """
+        """Return the number of rows, or of rows that match a condition, without Spark (`count_matching`: on Spark)."""
         if where is not None:
-            return int(self.to_arrow(columns=self._conditions.columns(where, self.schema), where=where, at=at).num_rows)
+            return int(
+                self.to_arrow(columns=self._conditions().columns(where, self.schema), where=where, at=at).num_rows
+            )
         return self._with_snapshot(lambda snapshot: view_count(self._store, snapshot), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
-        """Return the first rows of `to_arrow`, reading little more than these.
-
-        Raises:
-            InvalidRequest: the number of rows is negative.
-        """
+        """Return the first rows of `to_arrow`, reading little more than these."""
         if rows < 0:
             raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
         return self._with_snapshot(lambda snapshot: view_head(self._store, snapshot, rows, raw=raw), at=at)
@@ -840,59 +637,18 @@ class Dataset:
         """
         self.require_key()
         try:
-            return self._get(keys, columns, raw=raw)
+            store = self._store
+            names = view_columns(store, columns)
+            table = self._checked_keys(keys, store.schema)
+            check_key_count(store, table.num_rows)
+            return current_rows(store, lambda: self._store, table, columns=names, raw=raw)[1]
         except Gone:
             self._parts.store.forget()
             raise
 
-    def _get(self, keys: Any, columns: Sequence[str] | None, *, raw: bool) -> pa.Table:  # noqa: ANN401
-        from siltstone.dataset.read.point_lookup import lookup
-
-        store = self._store
-        names = store.schema.names if columns is None else as_names(columns)
-        self._check_columns(names, store.schema)
-        table = self._key_table(keys, store.schema)
-        check_keys(table, self.key, dataset=str(self.name))
-        self._check_lookup(table.num_rows)
-        since = store.reads.forgets
-        return self._with_snapshot(lambda snapshot: lookup(store, snapshot, table, columns=names, raw=raw, since=since))
-
-    def _check_lookup(self, keys: int) -> None:
-        if keys > MAX_LOOKUP_KEYS:
-            raise InvalidRequest(
-                f"Dataset {self.name}: {keys} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
-                "Join read() or to_arrow() with them."
-            )
-
-    def _check_columns(self, names: Sequence[str], schema: pa.Schema) -> None:
-        known = set(schema.names)
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise InvalidRequest(
-                f"Dataset {self.name} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
-            )
-        if not names or len(set(names)) < len(names):
-            raise InvalidRequest(f"Dataset {self.name}: name at least one column, and each once.")
-
     def tombstones(self) -> list[dict[str, Any]]:
         """Return the unfolded tombstones that hide a row now: key or subject, actor, reason, time, sequence."""
-        columns = [*self.spec.found_by, WRITTEN_AT, ACTOR, REASON]
-
-        def listed(snapshot: Snapshot) -> list[dict[str, Any]]:
-            hidden = self._tombstone_rows(snapshot, columns)
-            names = {WRITTEN_AT: "deleted_at", ACTOR: "actor", REASON: "reason", SEQ: "sequence"}
-            rows = hidden.select([*columns, SEQ]).rename_columns([names.get(n, n) for n in [*columns, SEQ]])
-            return python_rows(rows)
-
-        return self._with_snapshot(listed)
-
-    def _tombstone_rows(self, snapshot: Snapshot, columns: Sequence[str]) -> pa.Table:
-        if self.spec.is_log:
-            from siltstone.dataset.read.log_view import tombstone_rows
-
-            return tombstone_rows(self._store, snapshot, columns=[WRITTEN_AT, ACTOR, REASON])
-        latest = latest_per_key(unfolded_rows(self._store, snapshot, columns=columns), self.key)
-        return latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
+        return self._with_snapshot(lambda snapshot: view_tombstones(self._store, snapshot))
 
     def changes(self, *, since: int = 0) -> "DataFrame":
         """Return every change above a sequence as a Spark frame, in no order.
@@ -903,8 +659,6 @@ class Dataset:
         Raises:
             NotFound: changes above it are no longer retained; the message names the first sequence that is.
         """
-        from siltstone.dataset.read.change_feed import change_frame
-
         return self._with_changes(since, lambda snapshot: change_frame(self._spark(), self._store, snapshot))
 
     def changes_to_arrow(self, *, since: int = 0, limit: int | None = None) -> pa.Table:
@@ -913,14 +667,10 @@ class Dataset:
         With a limit, return whole sequences of about `limit` rows, at least one. So the last ``_seq`` is the next
         `since`.
         """
-        from siltstone.dataset.read.change_feed import change_table
-
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits to this dataset that its logs retain, newest first."""
-        from siltstone.dataset.history import history
-
         return history(self._parts.store, limit)  # also for a dataset that is rejected: history shows why
 
     def export(
@@ -946,22 +696,16 @@ class Dataset:
         Raises:
             InvalidRequest: the format or the target is not valid. Nothing is written.
         """
-        from siltstone.dataset.read.export import check_export, export_snapshot
-
-        asked = check_export(self._store, path, format_name=format, raw=raw, files=files, overwrite=overwrite)
-        return self._with_snapshot(lambda found: export_snapshot(self._spark(), self._store, found, asked), at=at)
+        request = check_export(self._store, path, format_name=format, raw=raw, files=files, overwrite=overwrite)
+        return self._with_snapshot(
+            lambda snapshot: export_snapshot(self._spark(), self._store, snapshot, request), at=at
+        )
 
     def _with_changes(self, since: object, use: Callable[[Snapshot], T]) -> T:
-        from siltstone.dataset.read.change_feed import changes_since
-
-        return with_snapshot(lambda: self._store, lambda: changes_since(self._store, since), use)
+        return with_snapshot(lambda: self._store, use, take=lambda store: changes_since(store, since))
 
     def _with_snapshot(self, use: Callable[[Snapshot], T], *, at: At | None = None) -> T:
-        """Call `use` with a snapshot.
-
-        If a file or version that it needs is gone, take a new snapshot; nothing is guessed.
-        """
-        return with_snapshot(lambda: self._store, lambda: self.snapshot(at), use)
+        return with_snapshot(lambda: self._store, use, take=lambda store: snapshot_at(store, at))
 
     def files_vanished(self) -> SiltstoneError:
         """Return why files were missing at every try: `Corruption` names a live file that is lost."""
@@ -999,9 +743,6 @@ class Dataset:
         if not dry_run:
             self._may_write("alter")
         wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
-        from siltstone.dataset.schema_changes import alter
-        from siltstone.model.evolution import Alteration
-
         alteration = Alteration(
             add=pa.schema([]) if add is None else as_schema(add),
             widen=wider,
@@ -1016,7 +757,8 @@ class Dataset:
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk all that is no longer part of the dataset."""
         self._may_compact("compact")
-        return self._maintenance.compact(self._store, purge=purge)
+        store = self._store
+        return self._maintenance().compact(store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
         """Merge the small files of unfolded changes, without Spark. The dataset's rows do not change.
@@ -1028,23 +770,23 @@ class Dataset:
         """
         if not dry_run:
             self._may_compact("squash")
-        return self._maintenance.squash(self._store, dry_run=dry_run)
+        store = self._store
+        return self._maintenance().squash(store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
         """Return the estimated work of `compact` now; nothing is changed and Spark is not started."""
-        return self._maintenance.estimate(self._store)
+        store = self._store
+        return self._maintenance().estimate(store)
 
-    def tiers(self) -> "tuple[Tier, ...]":
+    def tiers(self) -> tuple[Tier, ...]:
         """Return the tiers by which the periods of this log are rolled up; empty for a keyed dataset.
 
         Raises:
             InvalidRequest: the lake's settings and the changes for this dataset contradict each other.
         """
-        from siltstone.dataset.tiers import dataset_tiers
-
         return dataset_tiers(self._store) if self.spec.is_log else ()
 
-    def set_tiers(self, changes: "Changes | str" = "", *, reset: bool = False) -> "tuple[Tier, ...]":
+    def set_tiers(self, changes: Changes | str = "", *, reset: bool = False) -> tuple[Tier, ...]:
         """Change tiers for this log alone, on top of the lake's, and return them all.
 
         Args:
@@ -1055,8 +797,6 @@ class Dataset:
         Raises:
             InvalidRequest: a field or value does not fit, or tiers contradict each other. Nothing was changed.
         """
-        from siltstone.dataset.tiers import change_tiers
-
         self._may_write("change the tiers of")
         return change_tiers(self._store, changes, reset=reset)
 
@@ -1074,53 +814,26 @@ class Dataset:
             Conflict: another compaction was first with some files; periods before them are clustered.
         """
         self._may_compact("cluster")
-        return self._maintenance.cluster_all(self._store, by=as_names(by))
+        store = self._store
+        return self._maintenance().cluster_all(store, by=as_names(by))
 
     def cluster_estimate(self, by: str | Sequence[str] | None = None) -> ClusterEstimate:
-        """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started.
-
-        Raises:
-            InvalidRequest: see `cluster`.
-        """
-        return self._maintenance.cluster_estimate(self._store, by=as_names(by))
+        """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started."""
+        store = self._store
+        return self._maintenance().cluster_estimate(store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
         if not dry_run:
             self._may_compact("vacuum")
-        return self._maintenance.vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
+        store = self._store
+        return self._maintenance().vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:
         """Return the status of the dataset: rows, files, bytes, backlog."""
-        return self._maintenance.status(self._store)
-
-
-def _appended(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
-    return AppendAck(sequence=ack.sequence, rows=ack.rows, applied=ack.applied, refused=refused)
+        store = self._store
+        return self._maintenance().status(store)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401
     return type(rows).__module__.startswith("pyspark.sql") and type(rows).__name__ == "DataFrame"
-
-
-def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:
-    """Describe a registered dataset with these columns; `broken` is the reason if it cannot be read."""
-    return DatasetInfo(
-        name=str(found.name),
-        kind=found.spec.kind.value,
-        key=found.spec.key,
-        subject=found.spec.subject,
-        fingerprint=fingerprint(schema),
-        incarnation=found.incarnation,
-        created_at=utc_text(found.at, timespec="seconds"),
-        columns=describe(schema),
-        time=found.spec.time,
-        partition_by=found.spec.partition_by,
-        sort_by=found.spec.sort_by,
-        cluster_by=found.spec.clustered_by,
-        dedup_by=found.spec.dedup_by,
-        survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
-        broken=None if broken is None else str(broken),
-        broken_kind=None if broken is None else broken.kind,
-        broken_reason=None if broken is None else broken.reason,
-    )

@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.coordination.liveness import is_live
-from siltstone.delta.commit_lock import TURN
+from siltstone.delta.commit_lock import LOCK_FILE
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import BASE, CHANGES, LOG, Layout, has_versions
 from siltstone.delta.log_reader import checkpointed_properties, entry_version, is_checkpoint, is_draft, read_entry
@@ -143,11 +143,7 @@ def is_unused(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """List every file and link below a folder, without following links.
-
-    Raises:
-        OSError: a folder cannot be listed.
-    """
+    """List every file and link below a folder, without following links."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             yield from _files(path)
@@ -158,7 +154,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _is_of_creation(path: Path) -> bool:
     if path.is_symlink():
         return False
-    if path.name in (MARKER, f".{MARKER}") or path.name == TURN:
+    if path.name in (MARKER, f".{MARKER}") or path.name == LOCK_FILE:
         return True
     version = entry_version(path.name)
     if path.parent.name != LOG or version is None:

@@ -35,7 +35,7 @@ def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
     with contextlib.suppress(Corruption):  # history shows which commit of another program is the reason
         store.snapshot()
     written = "upsert" if store.spec.kind is Kind.KEYED else "append"
-    timed = [pair for table in (store.changes, store.base) for pair in _timed(table, limit, written=written)]
+    timed = [pair for table in (store.changes, store.base) for pair in _timed_entries(table, limit, written=written)]
     timed = _with_audit(timed, records(store))
     timed.sort(key=lambda pair: pair[0], reverse=True)
     return [entry for _, entry in timed[:limit]]
@@ -51,15 +51,15 @@ def _with_audit(timed: Sequence[Timed], found: Sequence[AuditRecord]) -> list[Ti
     entries: list[Timed] = []
     for order, entry in timed:
         if entry.table == CHANGES and entry.tombstones and entry.first_sequence and entry.last_sequence:
-            own = at_sequences(found, entry.first_sequence, entry.last_sequence)
-            shown |= {record.sequence for record in own}
-            entries.append((order, replace(entry, audit=own)))
+            audited = at_sequences(found, entry.first_sequence, entry.last_sequence)
+            shown |= {record.sequence for record in audited}
+            entries.append((order, replace(entry, audit=audited)))
         else:
             entries.append((order, entry))
-    return entries + [_alone(record) for record in found if record.sequence not in shown]
+    return entries + [_entry_of_record(record) for record in found if record.sequence not in shown]
 
 
-def _alone(record: AuditRecord) -> Timed:
+def _entry_of_record(record: AuditRecord) -> Timed:
     at_ms = int(datetime.datetime.fromisoformat(record.at).timestamp() * 1000)
     return (at_ms, record.sequence), HistoryEntry(
         at=record.at,
@@ -84,7 +84,7 @@ def _alone(record: AuditRecord) -> Timed:
     )
 
 
-def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[Timed]:
+def _timed_entries(table: Table, limit: int | None, *, written: str) -> Iterator[Timed]:
     """Yield entries with their order: the time, never before that of an older version; then the version."""
     versions = list_log(table.path).entries
     latest_ms = 0
@@ -94,10 +94,10 @@ def _timed(table: Table, limit: int | None, *, written: str) -> Iterator[Timed]:
         except FileNotFoundError:
             continue  # cleaned since it was listed
         latest_ms = max(latest_ms, entry.at_ms)
-        yield (latest_ms, version), _told(entry, table.path.name, written=written)
+        yield (latest_ms, version), _entry_of_commit(entry, table.path.name, written=written)
 
 
-def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
+def _entry_of_commit(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
     rows = sum(file.rows for file in entry.files)
     tombstones = _number(entry, TOMBSTONES) or 0
     sequences = [int(file.partition[SEQ] or 0) for file in entry.files if file.partition.get(SEQ)]
@@ -105,7 +105,7 @@ def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
         at=utc_text(datetime.datetime.fromtimestamp(entry.at_ms / 1000, datetime.UTC), timespec="milliseconds"),
         table=table,
         version=entry.version,
-        what=_what(entry, table, written, only_tombstones=tombstones == rows),
+        what=_operation(entry, table, written, only_tombstones=tombstones == rows),
         first_sequence=min(sequences, default=None),
         last_sequence=max(sequences, default=None),
         folded_to=entry.transactions.get(APP_FOLD),
@@ -123,7 +123,7 @@ def _told(entry: LogEntry, table: str, *, written: str) -> HistoryEntry:
     )
 
 
-def _what(entry: LogEntry, table: str, written: str, *, only_tombstones: bool) -> str:
+def _operation(entry: LogEntry, table: str, written: str, *, only_tombstones: bool) -> str:
     """Return the operation in the words of the commands. A commit of another program keeps its own name."""
     kind = _text(entry, COMMIT_KIND)
     if kind is None:

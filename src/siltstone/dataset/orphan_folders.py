@@ -42,7 +42,17 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
     """Sweep the lake; return the folders that were removed."""
     if not layout.is_lake():
         return []
-    removed = _sweep_folders(registry, layout)
+    removed = []
+    for place, dropped in _unnamed(registry, layout):  # interrupted drops and creates
+        if dropped is not None:
+            registry.bury(dropped)
+        elif REMOVED.match(place.path.name):
+            _finish_removal(place.path)
+        else:
+            _remove_proven(place)
+        if not place.path.exists():
+            remove_empty_parents(place.path, layout)
+            removed.append(place.path)
     _sweep_rows(registry, layout)
     return removed
 
@@ -54,22 +64,6 @@ def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]
     """
     found = [place for place, row in _unnamed(registry, layout) if row is None and INCARNATION.match(place.path.name)]
     return [place for place in found if content_of(place.path, place.name) is Content.DATASET]
-
-
-def _sweep_folders(registry: Registry, layout: Layout) -> list[Path]:
-    """Finish interrupted drops and creates."""
-    removed = []
-    for place, dropped in _unnamed(registry, layout):
-        if dropped is not None:
-            registry.bury(dropped)
-        elif REMOVED.match(place.path.name):
-            _finish_removal(place.path)
-        else:
-            _remove_proven(place)
-        if not place.path.exists():
-            remove_empty_parents(place.path, layout)
-            removed.append(place.path)
-    return removed
 
 
 def _finish_removal(path: Path) -> None:

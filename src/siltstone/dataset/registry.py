@@ -36,8 +36,7 @@ from siltstone.dataset.dataset_folder import (
     write_marker,
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
-from siltstone.dataset.purge_listeners import PurgeListeners
-from siltstone.dataset.store import CHANGES_LOG_ENTRIES, Store
+from siltstone.dataset.store import CHANGES_LOG_ENTRIES, PurgeListeners, Store
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
 from siltstone.delta.named_rows import NamedRowTable
@@ -138,7 +137,7 @@ class Registry:
         self._after_write = after_write
         self._reads = reads
         self._purge_listeners = purge_listeners or PurgeListeners()
-        self._known: dict[str, Registration] = {}
+        self._cached_rows: dict[str, Registration] = {}
         """Rows of the registry by their file, which never changes."""
         self._table = NamedRowTable(
             layout.registry,
@@ -215,12 +214,12 @@ class Registry:
     def pin(self) -> tuple[TableVersion, list[Registration]]:
         """Return the registry's newest version, and its row of every name."""
         pinned = self._table.pin()
-        known = {file.path: found for file in pinned.files if (found := self._known.get(file.path)) is not None}
-        unread = [file for file in pinned.files if file.path not in known]
+        rows = {file.path: row for file in pinned.files if (row := self._cached_rows.get(file.path)) is not None}
+        unread = [file for file in pinned.files if file.path not in rows]
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            known |= zip((file.path for file in unread), pool.map(self._read, unread), strict=True)
-        self._known = known
-        return pinned, [known[file.path] for file in pinned.files]
+            rows |= zip((file.path for file in unread), pool.map(self._read, unread), strict=True)
+        self._cached_rows = rows
+        return pinned, [rows[file.path] for file in pinned.files]
 
     def needed_files(self) -> set[str]:
         """Return the files of the registry that a reader may need: live ones, and those replaced within the retention."""
@@ -232,7 +231,7 @@ class Registry:
         if not self._layout.is_lake():
             return None
         live = self._table.live_file(self._table.pin().files, str(name))
-        return None if live is None else self._known.get(live.path) or self._read(live)
+        return None if live is None else self._cached_rows.get(live.path) or self._read(live)
 
     def _read(self, file: DataFile) -> Registration:
         path = self._layout.registry / file.path
@@ -284,7 +283,9 @@ class Registry:
             Conflict: a dataset of that name exists with another fingerprint or specification.
             Corruption: the files of the existing one are missing, or files of that name exist that are not registered.
         """
-        schema = _with_required(canonical(schema), spec)
+        # The key columns, and the time of a log, are not nullable, whatever the given schema has.
+        required = set(spec.required)
+        schema = pa.schema([f.with_nullable(False) if f.name in required else f for f in canonical(schema)])  # noqa: FBT003
         _check_spec(schema, spec)
         for _ in range(CREATE_TRIES):
             with contextlib.suppress(Gone):  # the existing one was dropped during the comparison
@@ -302,7 +303,7 @@ class Registry:
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
-        with self._presence(incarnation):
+        with self._liveness_lock(incarnation):
             self._make_tables(folder, Marker(dataset=str(name), incarnation=incarnation), schema, spec)
             try:
                 return replace(self._register(name, incarnation, schema, spec), is_new=True)
@@ -333,10 +334,10 @@ class Registry:
         """Compare with the current dataset. Its columns are those of base, which may have been altered since."""
         if error := self.broken(existing):
             raise error
-        there = own_columns(self.store(existing).base.columns())
-        if spec == existing.spec and fingerprint(schema) == fingerprint(there):
+        current = own_columns(self.store(existing).base.columns())
+        if spec == existing.spec and fingerprint(schema) == fingerprint(current):
             return existing
-        raise _conflict(existing, there, schema, spec)
+        raise _conflict(existing, current, schema, spec)
 
     def _ensure_table(self, *, is_ours: bool = False) -> None:
         """Create the registry of a new lake. Of several processes one creates it and all continue."""
@@ -354,6 +355,9 @@ class Registry:
     def _make_tables(self, folder: Path, marker: Marker, schema: pa.Schema, spec: Spec) -> None:
         """Create the marker and both tables. No reader finds them until the registry names them."""
         reach("create.before_tables")
+        base_columns = base_schema(schema, is_log=spec.is_log)
+        if spec.is_log:  # in the Delta log, not in the files
+            base_columns = pa.schema([*base_columns, pa.field(PERIOD, pa.string())])
         expiring = {"delta.setTransactionRetentionDuration": "interval 1 days"}  # for forgotten marks alone
         try:
             make_folder(folder)
@@ -373,7 +377,7 @@ class Registry:
             reach("create.after_changes")
             Table.create(
                 folder / BASE,
-                _base_columns(schema, spec),
+                base_columns,
                 partition_by=[PERIOD, *spec.partition_by] if spec.is_log else [],
                 properties=spec.to_properties(role=BASE)
                 | retention_properties(self._settings.base_retention_hours)
@@ -404,37 +408,31 @@ class Registry:
 
     def _write(self, row: Registration, before: Registration | None) -> None:
         """Commit one row; refused if the name's row has changed since `before` was read."""
-        owner = self._clock.new_id()
-        with self._presence(owner):  # until the log names its file, the liveness lock protects it from the sweep
-            self._commit(row, before, owner)
 
-    def _presence(self, owner: str) -> LivenessLock:
-        """Acquire the liveness lock of an owner of staged files.
-
-        Raises:
-            Unavailable: the lake cannot be written.
-        """
-        try:
-            return LivenessLock(self._layout.work, owner)
-        except OSError as error:
-            raise unwritable(self._layout, error) from error
-
-    def _commit(self, row: Registration, before: Registration | None, owner: str) -> None:
         def check(n: int, _live: DataFile | None) -> None:
             if n != (before.n if before else 0):
                 raise Conflict(f"Dataset {row.name} was created or dropped by another process meanwhile.")
 
-        values = {
-            "n": row.n,
-            "incarnation": row.incarnation,
-            "state": row.state,
-            "spec": row.spec.to_json(),
-            "schema": row.schema.serialize().to_pybytes(),
-            "at": row.at,
-        }
-        file = self._table.stage(str(row.name), values, owner=owner)
-        committed = self._table.replace_row(file, f"{APP_DATASET}{row.name}", row.n, check=check)
-        self._after_commit(self._table, committed.version)
+        owner = self._clock.new_id()
+        with self._liveness_lock(owner):  # until the log names its file, the liveness lock protects it from the sweep
+            values = {
+                "n": row.n,
+                "incarnation": row.incarnation,
+                "state": row.state,
+                "spec": row.spec.to_json(),
+                "schema": row.schema.serialize().to_pybytes(),
+                "at": row.at,
+            }
+            file = self._table.stage(str(row.name), values, owner=owner)
+            committed = self._table.replace_row(file, f"{APP_DATASET}{row.name}", row.n, check=check)
+            self._after_commit(self._table, committed.version)
+
+    def _liveness_lock(self, owner: str) -> LivenessLock:
+        """Acquire the liveness lock of an owner of staged files."""
+        try:
+            return LivenessLock(self._layout.work, owner)
+        except OSError as error:
+            raise unwritable(self._layout, error) from error
 
     # ---- drop ----------------------------------------------------------------------------------------------------
 
@@ -538,17 +536,6 @@ def retention_properties(hours: float) -> dict[str, str]:
     return {"delta.logRetentionDuration": text, "delta.deletedFileRetentionDuration": text}
 
 
-def _with_required(schema: pa.Schema, spec: Spec) -> pa.Schema:
-    """Make the key columns, and the time of a log, not nullable, whatever the given schema has."""
-    return pa.schema([f.with_nullable(False) if f.name in spec.required else f for f in schema])  # noqa: FBT003
-
-
-def _base_columns(schema: pa.Schema, spec: Spec) -> pa.Schema:
-    """Return the columns of `base` in its Delta log: those of its files, and for a log the period."""
-    files = base_schema(schema, is_log=spec.is_log)
-    return pa.schema([*files, pa.field(PERIOD, pa.string())]) if spec.is_log else files
-
-
 def _check_spec(schema: pa.Schema, spec: Spec) -> None:
     if spec.time is not None:
         check_log(schema, time=spec.time, subject=spec.subject, partition_by=spec.partition_by, sort_by=spec.sort_by)
@@ -561,9 +548,9 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
             raise InvalidRequest(f"Subject column {name!r} is not in the schema ({', '.join(schema.names)}).")
 
 
-def _conflict(existing: Registration, there: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
+def _conflict(existing: Registration, current: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
     keys = {*spec.required, *existing.spec.required}  # nullability follows from the key: it is no further difference
-    columns = differences(_nullable(there, keys), _nullable(schema, keys))
+    columns = differences(_nullable(current, keys), _nullable(schema, keys))
     kinds = [] if spec.kind is existing.spec.kind else [f"it is a {existing.spec.kind} dataset, not a {spec.kind} one"]
     others = kinds + [
         f"its {what} is {', '.join(theirs) or 'nothing'}, not {', '.join(ours) or 'nothing'}"

@@ -31,12 +31,17 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
     """
     _check_defaults(alteration)
     finish(store)
-    _refuse_arrangement(store, alteration)
+    fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
+    for name in alteration.widen:
+        if name in fixed:
+            raise InvalidRequest(
+                f"Column {name!r} is a subject or partition column of the log, whose type cannot change."
+            )
     before = own_columns(store.base.pin().schema)
     after = altered(before, alteration, key=store.spec.key)
     if not dry_run and not after.equals(before, check_metadata=True):
         store.changes.evolve(
-            lambda found: _with_columns(found, altered(own_columns(found), alteration, key=store.spec.key), store)
+            lambda found: _with_nullable(found, altered(own_columns(found), alteration, key=store.spec.key), store)
         )
         reach("alter.after_changes")
         store.base.evolve(lambda found: _with_ours(found, altered(own_columns(found), alteration, key=store.spec.key)))
@@ -67,9 +72,9 @@ def finish(store: Store) -> bool:
     """Execute the second step of an alteration that was interrupted after the first; return whether there was one."""
     ahead = own_columns(store.changes.pin().schema)
     here = own_columns(store.base.pin().schema)
-    known = set(here.names)
-    new = pa.schema([f for f in ahead if f.name not in known])
-    wider = {f.name: f.type for f in ahead if f.name in known and f.type != here.field(f.name).type}
+    existing = set(here.names)
+    new = pa.schema([f for f in ahead if f.name not in existing])
+    wider = {f.name: f.type for f in ahead if f.name in existing and f.type != here.field(f.name).type}
     if not new.names and not wider:
         return False
     step = Alteration(add=new, widen=wider)
@@ -77,22 +82,12 @@ def finish(store: Store) -> bool:
     return True
 
 
-def _refuse_arrangement(store: Store, alteration: Alteration) -> None:
-    """Reject changes of the columns that partition a log or hide its rows."""
-    fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
-    for name in alteration.widen:
-        if name in fixed:
-            raise InvalidRequest(
-                f"Column {name!r} is a subject or partition column of the log, whose type cannot change."
-            )
-
-
-def _with_ours(found: pa.Schema, own: pa.Schema) -> pa.Schema:
+def _with_ours(found: pa.Schema, user_columns: pa.Schema) -> pa.Schema:
     """Return a table's columns with these user columns before our own."""
-    return pa.schema([*own, *[f for f in found if f.name.startswith(RESERVED_PREFIX)]])
+    return pa.schema([*user_columns, *[f for f in found if f.name.startswith(RESERVED_PREFIX)]])
 
 
-def _with_columns(found: pa.Schema, own: pa.Schema, store: Store) -> pa.Schema:
+def _with_nullable(found: pa.Schema, user_columns: pa.Schema, store: Store) -> pa.Schema:
     """Return the columns of `changes` with these user columns, nullable because a tombstone has only the key."""
-    nullable = [f if f.name in store.spec.key else f.with_nullable(True) for f in own]  # noqa: FBT003
+    nullable = [f if f.name in store.spec.key else f.with_nullable(True) for f in user_columns]  # noqa: FBT003
     return _with_ours(found, pa.schema(nullable))

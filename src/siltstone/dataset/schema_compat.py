@@ -3,23 +3,37 @@
 Nothing is cast with loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
-from siltstone.model.schema import a_type, inner_types, type_name
+from siltstone.model.schema import a_type, from_struct_json, inner_types, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+def refuse_unknown(names: Iterable[str], schema: pa.Schema, *, dataset: str) -> None:
+    """Reject columns that a dataset does not have.
+
+    Raises:
+        InvalidRequest: there is one; the message names it.
+    """
+    existing = set(schema.names)
+    unknown = [name for name in names if name not in existing]
+    if unknown:
+        raise InvalidRequest(
+            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
+        )
+
+
 def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str | None:
     """Return what is wrong with a file's column names; None if they are valid."""
-    known = set(schema.names)
-    unknown = [name for name in names if name not in known]
+    existing = set(schema.names)
+    unknown = [name for name in names if name not in existing]
     if unknown:
         columns = ", ".join(map(repr, unknown))
         return f"has column {columns}, which dataset {dataset} does not have ({', '.join(schema.names)})"
@@ -31,27 +45,27 @@ def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str
     return None
 
 
-def check_type(found: pa.Field, wanted: pa.Field, *, dataset: str) -> str | None:
+def check_type(found: pa.Field, expected: pa.Field, *, dataset: str) -> str | None:
     """Return what is wrong with the type of a file's column; None if it is valid."""
-    if fits(found.type, wanted.type):
+    if fits(found.type, expected.type):
         return None
     return (
-        f"has column {found.name!r} of type {found.type}; dataset {dataset} has {type_name(wanted.type)}. "
+        f"has column {found.name!r} of type {found.type}; dataset {dataset} has {type_name(expected.type)}. "
         "Cast it before loading"
     )
 
 
-def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+def fits(found: pa.DataType, expected: pa.DataType) -> bool:
     """True if every value of a type is also one of the other, without a cast that could lose data."""
     if pa.types.is_dictionary(found):
-        return fits(found.value_type, wanted)
-    if found == wanted or wanted in WIDER.get(found, ()):
+        return fits(found.value_type, expected)
+    if found == expected or expected in WIDER.get(found, ()):
         return True
     if pa.types.is_large_string(found) or pa.types.is_large_binary(found):
-        return bool(pa.types.is_string(wanted) if pa.types.is_large_string(found) else pa.types.is_binary(wanted))
-    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
-        return found.unit in ("ms", "us") and (found.tz is None) == (wanted.tz is None)
-    inner = inner_types(found, wanted)
+        return bool(pa.types.is_string(expected) if pa.types.is_large_string(found) else pa.types.is_binary(expected))
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
+        return found.unit in ("ms", "us") and (found.tz is None) == (expected.tz is None)
+    inner = inner_types(found, expected)
     return inner is not None and all(fits(*pair) for pair in inner)
 
 
@@ -78,25 +92,19 @@ def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "Data
     Raises:
         InvalidRequest: unknown or missing columns, or a type that would have to be cast with loss.
     """
-    from siltstone.model.schema import from_struct_json
-
-    given = from_struct_json(frame.schema.jsonValue())
-    known, there = set(schema.names), set(given.names)
-    unknown = [name for name in given.names if name not in known]
-    if unknown:
-        raise InvalidRequest(
-            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
-        )
-    missing = [f.name for f in schema if not f.nullable and f.name not in there]
+    columns = from_struct_json(frame.schema.jsonValue())
+    refuse_unknown(columns.names, schema, dataset=dataset)
+    present = set(columns.names)
+    missing = [f.name for f in schema if not f.nullable and f.name not in present]
     if missing:
         raise InvalidRequest(
             f"Dataset {dataset}: the frame lacks column {', '.join(map(repr, missing))}, which must not be null."
         )
-    for field in given:
-        wanted = schema.field(field.name)
-        if not fits(field.type, wanted.type) and not pa.types.is_null(field.type):
+    for field in columns:
+        expected = schema.field(field.name)
+        if not fits(field.type, expected.type) and not pa.types.is_null(field.type):
             raise InvalidRequest(
-                f"Dataset {dataset}: column {field.name!r} is {a_type(wanted.type)}, the frame has {type_name(field.type)}. "
+                f"Dataset {dataset}: column {field.name!r} is {a_type(expected.type)}, the frame has {type_name(field.type)}. "
                 "Cast it first."
             )
     return fitted(frame, schema)

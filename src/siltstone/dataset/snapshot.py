@@ -8,8 +8,6 @@ this order can never miss a change; the other order can.
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from siltstone.delta.table import TableVersion
 from siltstone.errors import Conflict, Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_SEQ, SEQ
@@ -76,20 +74,18 @@ def check_columns(store: "Store", snapshot: Snapshot) -> None:
     Raises:
         Conflict: another process has altered the dataset; plan the job again.
     """
+    expected = {f.name: f.type for f in store.schema}
     tables = (snapshot.base, snapshot.changes)
-    if not all(_same_columns(own_columns(table.schema), store.schema) for table in tables):
+    if any({f.name: f.type for f in own_columns(table.schema)} != expected for table in tables):
         raise Conflict(
             f"Dataset {store.name}: its columns were altered meanwhile. Plan again.", reason=Reason.SCHEMA_CHANGED
         )
 
 
-def _same_columns(found: pa.Schema, known: pa.Schema) -> bool:
-    return {f.name: f.type for f in found} == {f.name: f.type for f in known}
-
-
 def files_vanished(store: "Store") -> SiltstoneError:
     """Return why files were missing at every try: a live file is lost, or other files were removed each time."""
-    lost = _not_there(store) & _not_there(store)  # twice: a compaction may remove one between the listing and the check
+    # twice, because a compaction may remove a file between the listing and the check
+    lost = _missing_files(store) & _missing_files(store)
     if lost:
         return Corruption(
             f"Dataset {store.name}: live file {min(lost)} is missing from {store.path}. Restore it from a copy.",
@@ -99,7 +95,7 @@ def files_vanished(store: "Store") -> SiltstoneError:
     return Unavailable(f"Dataset {store.name}: files kept disappearing while it was read. Try again.")
 
 
-def _not_there(store: "Store") -> set[str]:
+def _missing_files(store: "Store") -> set[str]:
     snapshot = store.snapshot()
     live = (
         (table.path, file.path)

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import LivenessLock
-from siltstone.dataset.purge_listeners import PurgeListeners
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.table_invariants import check_gapless, check_pruned, check_watermark
 from siltstone.delta.checkpoints import Retention
@@ -58,7 +57,7 @@ class FrameCache:
     """Cache of one object derived from a state of a dataset's changes. Another state or `forget` evicts it."""
 
     def __init__(self) -> None:
-        self._kept: tuple[object, object, Any] | None = None
+        self._cached: tuple[object, object, Any] | None = None
         self._mutex = threading.RLock()  # if two threads request the same state, one computes it and the other waits
 
     def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
@@ -67,19 +66,35 @@ class FrameCache:
         `make` gets the session's previous object, if any.
         """
         with self._mutex:
-            kept = self._kept
-            if kept is None or kept[0] != state or kept[1] is not session:
-                made = make(kept[2] if kept is not None and kept[1] is session else None)
+            cached = self._cached
+            if cached is None or cached[0] != state or cached[1] is not session:
+                made = make(cached[2] if cached is not None and cached[1] is session else None)
                 self.forget()
-                self._kept = kept = (state, session, made)
-            return cast(T, kept[2])
+                self._cached = cached = (state, session, made)
+            return cast(T, cached[2])
 
     def forget(self) -> None:
         """Release the cached object, because rows that a purge deletes from disk must not stay in memory."""
         with self._mutex:
-            kept, self._kept = self._kept, None
-            if kept is not None:
-                kept[2].close()
+            cached, self._cached = self._cached, None
+            if cached is not None:
+                cached[2].close()
+
+
+class PurgeListeners:
+    """Listeners of one lake object that are notified of purges and drops: caches of rows must not keep deleted rows."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Path], object]] = []
+
+    def add(self, listener: Callable[[Path], object]) -> None:
+        """Call `listener` with the folder of each dataset that is purged or dropped from now on."""
+        self._listeners.append(listener)
+
+    def notify(self, folder: Path) -> None:
+        """Call all listeners: rows of this folder must leave memory."""
+        for listener in tuple(self._listeners):
+            listener(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +201,7 @@ class Store:
         return snapshot
 
     def _check_relation(self, snapshot: Snapshot) -> None:
-        """Reject tables of different moments (`table_invariants`). Files that were checked once are not checked again.
-
-        Raises:
-            Corruption: the tables are of different moments.
-        """
+        """Reject tables of different moments (`table_invariants`). Files that were checked once are not checked again."""
         transactions, watermark = snapshot.changes.transactions, snapshot.watermark
         sequence = transactions.get(APP_SEQ, 0)
         if watermark > sequence:  # base may have been folded since `changes` was opened
@@ -235,7 +246,7 @@ class Store:
             if table is self.changes:
                 self.after_write(self, version)
 
-    def presence(self, owner: str | None = None) -> LivenessLock:
+    def liveness_lock(self, owner: str | None = None) -> LivenessLock:
         """Acquire the liveness lock of an owner of staged files; default: a new owner.
 
         Raises:

@@ -8,7 +8,7 @@ compaction of the dataset that was planned before is then refused, and replanned
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest
@@ -23,12 +23,12 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
     Raises:
         InvalidRequest: the lake's tiers and those of the dataset contradict each other.
     """
-    own = own_changes(store)
-    known = tiers_from_text(store.settings.tiers)
-    if not own:
-        return known
+    changes = own_changes(store)
+    lake_tiers = tiers_from_text(store.settings.tiers)
+    if not changes:
+        return lake_tiers
     try:
-        return changed(known, own)
+        return changed(lake_tiers, changes)
     except InvalidRequest as error:
         raise InvalidRequest(
             f"Dataset {store.name}: {error} Mend it with silt tiers {store.name} --set or --reset."
@@ -58,21 +58,16 @@ def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -
     """
     if not store.spec.is_log:
         raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")
-    given = changes_from_text(changes) if isinstance(changes, str) else changes
-    known = tiers_from_text(store.settings.tiers)
+    requested = changes_from_text(changes) if isinstance(changes, str) else changes
+    lake_tiers = tiers_from_text(store.settings.tiers)
     before = {} if reset else own_changes(store)
-    wanted = _merged(before, given)
-    tiers = changed(known, wanted)
-    if wanted != own_changes(store):
-        text = json.dumps(wanted, sort_keys=True, default=str) if wanted else ""
-        store.note_commit(store.base, store.base.set_properties({PROPERTY_TIERS: text}))
-    return tiers
-
-
-def _merged(before: Changes, given: Changes) -> dict[str, dict[str, Any]]:
-    wanted = {name: dict(fields) for name, fields in before.items()}
-    for name, fields in given.items():
+    merged = {name: dict(fields) for name, fields in before.items()}
+    for name, fields in requested.items():
         if not isinstance(fields, Mapping):
             raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {fields!r}.")
-        wanted[name] = wanted.get(name, {}) | dict(fields)
-    return wanted
+        merged[name] = merged.get(name, {}) | dict(fields)
+    tiers = changed(lake_tiers, merged)
+    if merged != own_changes(store):
+        text = json.dumps(merged, sort_keys=True, default=str) if merged else ""
+        store.note_commit(store.base, store.base.set_properties({PROPERTY_TIERS: text}))
+    return tiers

@@ -4,6 +4,6 @@ Commit: `table` (the only place that commits), `commit_lock` (order of attempts)
 names them), `entry_writer`, `fsync`, `group_commit` (one entry for several batches), `object_store_table`, `foreign_commits`
 (undo). Read: `table_reader`, `log_reader`, `log_replay` (newest version from its entries), `full_replay` (a small log
 without delta-rs), `path_checks`, `parquet`, `row_group_reader`, `read_cache`, `layout` (paths of a lake), `named_rows`
-(one live row for each name: registry and leases). Upkeep:
-`checkpoints`, `checkpoint_checksums`, `background` (when upkeep runs).
+(one live row for each name: registry and leases). After commits:
+`checkpoints`, `checkpoint_checksums`, `background` (when they run).
 """

@@ -21,7 +21,7 @@ PAUSE_SECONDS: Final = 1.0
 """Shortest time between two tidyings of one log, in seconds. Ignored after `HURRIED` checkpoint intervals of commits."""
 HURRIED: Final = 10
 LIVE_FILES_PER_COMMIT: Final = 1000
-"""Live files for which tidying waits one more commit, because the cost of a checkpoint grows with the live files."""
+"""Live files for which a checkpoint waits one more commit, because the cost of a checkpoint grows with the live files."""
 
 Work = Callable[[], str | None]
 """A background task; it returns the error text or None."""
@@ -31,7 +31,6 @@ class Background:
     """Runs tasks one after the other. A task of one kind at one place is never queued twice."""
 
     def __init__(self) -> None:
-        """Start no thread yet."""
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[tuple[str, Path], Future[str | None]] = {}
@@ -62,7 +61,6 @@ class BackgroundCheckpoints:
     """Keeps the logs of tables short."""
 
     def __init__(self, background: Background, *, settings: Settings, clock: Clock) -> None:
-        """Tidy on the thread of `background`."""
         self._background = background
         self._settings = settings
         self._clock = clock
@@ -73,9 +71,8 @@ class BackgroundCheckpoints:
     def notice(self, table: Table, version: int, *, then: Callable[[Table], object] | None = None) -> None:
         """Record a commit. Once per checkpoint interval tidy the table's log, then call `then`."""
         with self._mutex:
-            if (
-                table.path not in self._last
-            ):  # several processes may each make a few commits: the log shows when the last checkpoint was
+            # several processes may each make a few commits: the log shows when the last checkpoint was
+            if table.path not in self._last:
                 self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)
             since = version - self._last[table.path]
             interval = self._settings.checkpoint_interval_commits

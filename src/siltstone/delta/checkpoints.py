@@ -72,23 +72,19 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
     """
     try:
         with checkpoint_lock(table):
-            return _write_checkpoint(table, durable=durable)
+            version = _create_checkpoint(table).version()
+            reach("checkpoint.after_write")
+            names = list_log(table).checkpoints.get(version, ())
+            if names:
+                write_checksum(table, version, names)
+            reach("checkpoint.after_checksum")
+            if durable:
+                for name in (*names, *([checksum_name(version)] if names else ()), LAST_CHECKPOINT):
+                    sync_file(table / LOG / name)
+                sync_directory(table / LOG)
+            return version
     except OSError as error:
         raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
-
-
-def _write_checkpoint(table: Path, *, durable: bool) -> int:
-    version = _create_checkpoint(table).version()
-    reach("checkpoint.after_write")
-    names = list_log(table).checkpoints.get(version, ())
-    if names:
-        write_checksum(table, version, names)
-    reach("checkpoint.after_checksum")
-    if durable:
-        for name in (*names, *([checksum_name(version)] if names else ()), LAST_CHECKPOINT):
-            sync_file(table / LOG / name)
-        sync_directory(table / LOG)
-    return version
 
 
 def _create_checkpoint(table: Path) -> DeltaTable:
@@ -176,7 +172,12 @@ def heal_checkpoint(table: Path) -> bool:
     hinted = (table / LOG / LAST_CHECKPOINT).exists()
     broken = [v for v in listing.checkpoints if not _is_sound(table, listing, v)]
     if not broken:
-        return _drop_dangling_hint(table, listing) if hinted else False
+        # A pointer to a missing checkpoint is deleted if the entries reach back to an existing one or to version 0.
+        newest = max(listing.entries, default=-1)
+        dangles = hinted and newest >= 0 and not _missing(listing, listing.newest_checkpoint, newest=newest)
+        if dangles:
+            (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
+        return dangles
     sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
     if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
         raise Corruption(
@@ -203,15 +204,6 @@ def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
 def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
     """Return the missing entries between a checkpoint and the newest version."""
     return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
-
-
-def _drop_dangling_hint(table: Path, listing: LogListing) -> bool:
-    """Delete a pointer to a missing checkpoint if the entries reach back to an existing checkpoint or to version 0."""
-    newest = max(listing.entries, default=-1)
-    if newest < 0 or _missing(listing, listing.newest_checkpoint, newest=newest):
-        return False
-    (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
-    return True
 
 
 def _readable(path: Path) -> bool:

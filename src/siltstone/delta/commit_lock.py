@@ -14,8 +14,8 @@ from typing import Final
 from siltstone.clock import Clock
 from siltstone.host.fork_safety import close, own
 
-TURN: Final = "_turn"
-TURN_SECONDS: Final = 1.0
+LOCK_FILE: Final = "_commit_lock"
+LOCK_SECONDS: Final = 1.0
 """Longest wait for the lock, in seconds, before an attempt without it. The lock only saves work."""
 _POLL_SECONDS: Final = 0.0005
 _POLL_JITTER_SECONDS: Final = 0.001
@@ -27,11 +27,13 @@ class CommitLock:
     def __init__(self, table: Path, *, clock: Clock) -> None:
         """Open the table's lock file and create it if necessary. An OSError means that the table cannot be written."""
         self._clock = clock
-        self._handle = own(os.open(f"{table}/{TURN}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
+        self._handle = own(
+            os.open(f"{table}/{LOCK_FILE}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        )
 
     def __enter__(self) -> None:
         """Wait for the lock among the processes of this machine, for a bounded time."""
-        deadline = self._clock.monotonic_seconds() + TURN_SECONDS
+        deadline = self._clock.monotonic_seconds() + LOCK_SECONDS
         while self._clock.monotonic_seconds() < deadline:
             try:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,7 +37,6 @@ from siltstone.model.columns import (
     ROWS_REMOVED,
 )
 from siltstone.model.commit import Commit
-from siltstone.model.files import DataFile
 
 ENGINE: Final = "siltstone"
 
@@ -72,12 +71,8 @@ def put_entry(
 def entry_content(commit: Commit, *, version: int, commit_id: str, now_ms: int) -> bytes:
     """Return a commit as the lines of its entry, sealed with their checksum."""
     actions = _actions(commit, version, commit_id, now_ms)
-    return sealed(b"".join(_as_json(action).encode() + b"\n" for action in actions))
-
-
-def sealed(content: bytes) -> bytes:
-    """Add the checksum of an entry to its first line, which must be its ``commitInfo``."""
-    end = content.index(b"}}\n")
+    content = b"".join(_as_json(action).encode() + b"\n" for action in actions)
+    end = content.index(b"}}\n")  # of the first line, the commitInfo, which gets the checksum
     return b'%b,"%b":"%08x"%b' % (content[:end], COMMIT_CRC.encode(), zlib.crc32(content), content[end:])
 
 
@@ -103,9 +98,27 @@ def _actions(commit: Commit, version: int, commit_id: str, now_ms: int) -> Itera
     yield from (dict(action) for action in commit.table_actions)
     data_change = not commit.kind.moves_rows_only
     for file in commit.adds:
-        yield {"add": _added(file, now_ms, data_change=data_change)}
+        yield {
+            "add": {
+                "path": quote(file.path),
+                "partitionValues": dict(file.partition),
+                "size": file.size_bytes,
+                "modificationTime": now_ms,
+                "dataChange": data_change,
+                **({"stats": file.stats} if file.stats else {}),
+            }
+        }
     for file in commit.removes:
-        yield {"remove": _removed(file, now_ms, data_change=data_change)}
+        yield {
+            "remove": {
+                "path": quote(file.path),
+                "deletionTimestamp": now_ms,
+                "dataChange": data_change,
+                "extendedFileMetadata": True,
+                "partitionValues": dict(file.partition),
+                "size": file.size_bytes,
+            }
+        }
     for app, number in sorted(commit.transactions.items()):
         yield {"txn": {"appId": app, "version": number}}
     for app, number in sorted(commit.forgets.items()):
@@ -120,25 +133,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in a container
         return str(os.getuid())
-
-
-def _added(file: DataFile, now_ms: int, *, data_change: bool) -> dict[str, Any]:
-    stats = {"stats": file.stats} if file.stats else {}
-    return {
-        "path": quote(file.path),
-        "partitionValues": dict(file.partition),
-        "size": file.size_bytes,
-        "modificationTime": now_ms,
-        "dataChange": data_change,
-    } | stats
-
-
-def _removed(file: DataFile, now_ms: int, *, data_change: bool) -> dict[str, Any]:
-    return {
-        "path": quote(file.path),
-        "deletionTimestamp": now_ms,
-        "dataChange": data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": dict(file.partition),
-        "size": file.size_bytes,
-    }

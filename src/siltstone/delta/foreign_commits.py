@@ -60,7 +60,7 @@ def plan_undo(table: Path, *, now_ms: int) -> UndoPlan:
             f"Table {table}: the commits of another program cannot be undone ({error}). Restore it from a backup."
         ) from error
     live = _live_now(table, files, good=good, version=version)
-    actions = [_protocol(before), _metadata(before)]
+    actions = [_protocol(before), {"metaData": metadata_action(before)}]
     actions += [_remove(added, now_ms) for added in live.values() if added is not None]
     actions += [_add(table, file) for path, file in files.items() if live.get(path, {}) is not None]
     return UndoPlan(version=version, good=good, actions=tuple(actions))
@@ -136,10 +136,6 @@ def _protocol(before: DeltaTable) -> Action:
     reader = {"readerFeatures": list(protocol.reader_features)} if protocol.reader_features is not None else {}
     writer = {"writerFeatures": list(protocol.writer_features)} if protocol.writer_features is not None else {}
     return {"protocol": versions | reader | writer}
-
-
-def _metadata(before: DeltaTable) -> Action:
-    return {"metaData": metadata_action(before)}
 
 
 def metadata_action(opened: DeltaTable | Replayed) -> dict[str, Any]:

@@ -6,7 +6,7 @@ names the file; the entry, every entry below it and ``_delta_log`` before the ac
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -36,20 +36,18 @@ class SyncedLog:
         """Sync the entry of a version, and every entry below it that is not known to be on disk."""
         if self._until is not None and until <= self._until:
             return
-        known = self._sync_checkpoint() if self._until is None else self._until
-        for version in range(known + 1, until + 1):
+        synced = self._until
+        if synced is None:
+            listing = list_log(self._table)
+            synced = listing.newest_checkpoint
+            for name in listing.checkpoints.get(synced, ()):
+                _sync_if_there(in_log(self._table, name))
+        for version in range(synced + 1, until + 1):
             if version not in self._written:
                 _sync_if_there(in_log(self._table, entry_name(version)))
         sync_directory(in_log(self._table, ""))
         self._until = until
         self._written.clear()
-
-    def _sync_checkpoint(self) -> int:
-        """Sync the newest checkpoint and return its version, or -1."""
-        listing = list_log(self._table)
-        for name in listing.checkpoints.get(listing.newest_checkpoint, ()):
-            _sync_if_there(in_log(self._table, name))
-        return listing.newest_checkpoint
 
 
 def sync_file(path: str | Path) -> None:
@@ -62,27 +60,31 @@ def sync_directory(path: str | Path) -> None:
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_files(root: Path, relative: Iterable[str], *, known: set[str]) -> None:
+def sync_files(root: Path, relative: Iterable[str], *, synced: set[str]) -> None:
     """Sync files below `root` and the directories that name them.
 
     A file's own directory is synced each time. A directory above it, up to `root`, is synced only if its name below `root`
-    is not in `known`.
+    is not in `synced`.
     """
     names = list(relative)
     for name in names:
         sync_file(f"{root}/{name}")
-    folders = folders_to_sync(names, known=known)
+    folders = folders_to_sync(names, synced=synced)
     for folder in folders:
         sync_directory(f"{root}/{folder}")
-    known.update(folders)  # last, because another thread relies on `known`
+    synced.update(folders)  # last, because another thread relies on `synced`
 
 
-def folders_to_sync(relative: Iterable[str], *, known: set[str]) -> list[str]:
-    """Return the folders that name files below a root: their own folders, and parents that are not in `known`."""
+def folders_to_sync(relative: Iterable[str], *, synced: set[str]) -> list[str]:
+    """Return the folders that name files below a root: their own folders, and parents that are not in `synced`."""
     folders: dict[str, None] = {}
     for name in relative:
-        own = name.rpartition("/")[0]
-        folders.update({part: None for part in _upwards(own) if part == own or part not in known})
+        folder = name.rpartition("/")[0]
+        folders[folder] = None
+        while folder:  # the root's name is empty
+            folder = folder.rpartition("/")[0]
+            if folder not in synced:
+                folders[folder] = None
     return list(folders)
 
 
@@ -117,14 +119,6 @@ def _pool() -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child does not have the pool's threads
-
-
-def _upwards(folder: str) -> Iterator[str]:
-    """Yield a folder and its parents, up to the root, whose name is empty."""
-    while folder:
-        yield folder
-        folder = folder.rpartition("/")[0]
-    yield ""
 
 
 def _sync_if_there(path: str | Path) -> None:

@@ -101,7 +101,7 @@ class Replayed:
         """Return the live files."""
         return tuple(self.files.values())
 
-    def lay(self, entry: LogEntry) -> None:
+    def apply(self, entry: LogEntry) -> None:
         """Apply the next entry."""
         for path in entry.removes:
             self.files.pop(path, None)
@@ -138,7 +138,7 @@ def replay(table: Path) -> Replayed | None:
             entry = read_entry(table, version)
             if entry.is_foreign:  # opening with delta-rs finds out whether it was undone
                 return None
-            replayed.lay(entry)
+            replayed.apply(entry)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return replayed if replayed.protocol_action and replayed.metadata_action else None

@@ -188,8 +188,12 @@ class WriterQueue(Generic[B, R]):
     def _enter(self, ticket: _Ticket[B, R]) -> bool:
         """Add a batch to the waiting ones; return whether its caller must lead."""
         with self._mutex:
-            if not self._has_room() and threading.get_ident() != self._leader_thread:  # the leader itself makes room
-                self._wait_for_room()
+            if (
+                not self._has_room()
+                and threading.get_ident() != self._leader_thread  # the leader itself makes room
+                and not self._room.wait_for(self._has_room, self._wait_seconds)
+            ):
+                raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
             self._waiting.append(ticket)
             ticket.leads, self._is_led = not self._is_led, True  # one statement: an interrupt comes before or after it
             if len(self._waiting) >= self._expected:
@@ -198,10 +202,6 @@ class WriterQueue(Generic[B, R]):
 
     def _has_room(self) -> bool:
         return len(self._waiting) + self._under_way < self._bound
-
-    def _wait_for_room(self) -> None:
-        if not self._room.wait_for(self._has_room, self._wait_seconds):
-            raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
 
     def _start_leader(self) -> None:
         with self._pool_mutex:

@@ -185,7 +185,7 @@ def is_squashed(relative: str) -> bool:
 def owner_of(relative: str) -> str | None:
     """Return the id of the writer or job of a data file: ``data/<owner>.parquet`` or ``data/<owner>/<attempt>/<file>``.
 
-    >>> owner_of("data/ab12/0/part-0.parquet"), owner_of("data/cd34.parquet"), owner_of("_turn")
+    >>> owner_of("data/ab12/0/part-0.parquet"), owner_of("data/cd34.parquet"), owner_of("_commit_lock")
     ('ab12', 'cd34', None)
     """
     parts = relative.split("/")

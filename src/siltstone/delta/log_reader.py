@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from siltstone.clock import NS_PER_MS
 from siltstone.delta.checkpoint_checksums import NAME as CHECKSUM_NAME
 from siltstone.delta.checkpoint_checksums import matches
 from siltstone.delta.layout import LOG, entry_name, in_log
@@ -29,7 +30,6 @@ from siltstone.model.commit import CommitKind
 from siltstone.model.files import DataFile
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
-NS_PER_MS: Final = 1_000_000
 LISTING_TRIES: Final = 3
 """Reads of a log directory while an entry is missing. A repeat helps when another process cleaned the log meanwhile."""
 MISSING_LOOKED_UP: Final = 64
@@ -500,33 +500,25 @@ def check_entries(table: Path) -> None:
 
 
 def _check_listed(table: Path, listing: LogListing) -> None:
+    """Refuse a missing entry, and foreign entries that no later repair of ours has undone."""
     if missing := listing.missing():
         raise Corruption(
             f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
             reason=Reason.MISSING_FILE,
         )
     above = [version for version in listing.entries if version > listing.newest_checkpoint]
-    foreign = [entry for version in above for entry in _foreign_entry(table, version)]
-    if foreign:
-        _check_undone(table, foreign, until=above[-1])
-
-
-def _foreign_entry(table: Path, version: int) -> list[LogEntry]:
-    """Check one entry; return it if it is foreign. A sealed entry is complete and ours, so its actions are not parsed."""
-    path = in_log(table, entry_name(version))
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        content = file.readall()
-    if _check_seal(content, path):
-        return []
-    entry = parse_entry(content, version, where=path)
-    return [entry] if entry.is_foreign else []
-
-
-def _check_undone(table: Path, foreign: list[LogEntry], *, until: int) -> None:
-    """Refuse foreign entries that no later repair of ours has undone."""
-    repairs = [
-        entry for entry in entries_between(table, after=foreign[0].version, until=until) if entry.undone_after >= 0
-    ]
+    foreign: list[LogEntry] = []
+    for version in above:
+        path = in_log(table, entry_name(version))
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            content = file.readall()
+        if not _check_seal(content, path):  # a sealed entry is complete and ours, so its actions are not parsed
+            entry = parse_entry(content, version, where=path)
+            foreign += [entry] if entry.is_foreign else []
+    if not foreign:
+        return
+    later = entries_between(table, after=foreign[0].version, until=above[-1])
+    repairs = [entry for entry in later if entry.undone_after >= 0]
     for entry in foreign:
         if not any(repair.undone_after < entry.version < repair.version for repair in repairs):
             check_own(table, entry)

@@ -76,16 +76,13 @@ class ReplayedTable:
                 break
             if entry.is_foreign or entry.changes_metadata or entry.changes_protocol:
                 raise LogChanged(f"version {entry.version} changes the table itself")
-            self._apply(entry)
+            self._transactions.update(entry.transactions)
+            self._transactions.update(dict.fromkeys(entry.forgotten))
+            self._pending.append(entry)
+            self._listed = None
+            self.version, self._mark = entry.version, entry.mark
         if not self.is_in_place():
             raise LogChanged(f"version {self.version} is gone")
-
-    def _apply(self, entry: LogEntry) -> None:
-        self._transactions.update(entry.transactions)
-        self._transactions.update(dict.fromkeys(entry.forgotten))
-        self._pending.append(entry)
-        self._listed = None
-        self.version, self._mark = entry.version, entry.mark
 
     def files(self) -> tuple[DataFile, ...]:
         """Return the live files of the followed version."""
@@ -120,7 +117,7 @@ class ReplayedTable:
 
 @contextlib.contextmanager
 def late_reads() -> Iterator[None]:
-    """Read the log behind an open handle. Entries that were cleaned meanwhile raise LogMoved."""
+    """Read the log behind an open handle. Entries that were cleaned meanwhile raise LogChanged."""
     try:
         yield
     except DeltaError as error:

@@ -38,10 +38,7 @@ class NamedRowTable(Table):
         entries: int,
         label: str,
     ) -> None:
-        """Set up the table.
-
-        `columns` leaves out the name. The log has at most `entries` entries between checkpoints.
-        """
+        """`columns` leaves out the name. The log has at most `entries` entries between checkpoints."""
         retention = Retention(hours=settings.changes_retention_hours, max_entries=entries)
         super().__init__(path, settings=settings, clock=clock, retention=retention, label=label)
         self._columns = columns

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import obstore
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, S3Store
@@ -39,7 +39,7 @@ from siltstone.delta.layout import DATA, LOG, entry_name
 from siltstone.delta.log_reader import LogEntry, check_own, entry_version, parse_entry
 from siltstone.delta.log_replay import LogChanged, live_files
 from siltstone.delta.parquet import READ_ERRORS, small_file
-from siltstone.delta.table import declare_invariants
+from siltstone.delta.table import NO_HOOKS, declare_invariants
 from siltstone.errors import CommitUnknown, Conflict, Corruption, NotFound, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host import fork_safety
@@ -60,7 +60,6 @@ RETRIES: Final = 3
 ALTER_TRIES: Final = 20
 TIMEOUT_SECONDS: Final = 30
 CONNECT_SECONDS: Final = 5
-_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _ONCE: Final = CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CommitKind.METADATA.value})
 
 
@@ -132,14 +131,14 @@ def _as_os_errors() -> Iterator[None]:
     try:
         yield
     except (AlreadyExistsError, PreconditionError) as error:
-        raise FileExistsError(_first_line(error)) from error
+        raise FileExistsError(_cause_line(error)) from error
     except FileNotFoundError:
         raise
     except BaseError as error:
-        raise OSError(_first_line(error)) from error
+        raise OSError(_cause_line(error)) from error
 
 
-def _first_line(error: Exception) -> str:
+def _cause_line(error: Exception) -> str:
     """Return the first line with text: the cause, without the request."""
     lines = [line.strip(" ↳│") for line in str(error).splitlines() if line.strip(" ↳│")]
     return lines[0][:300] if lines else type(error).__name__
@@ -181,7 +180,7 @@ class ObjectTable:
             Unavailable: the store refused.
         """
         try:
-            made = DeltaTable.create(
+            created = DeltaTable.create(
                 objects.uri,
                 schema,
                 partition_by=partition_by,
@@ -189,16 +188,16 @@ class ObjectTable:
                 storage_options=objects.options,
                 raise_if_key_not_exists=False,
                 commit_properties=_ONCE,
-                post_commithook_properties=_NO_HOOKS,
+                post_commithook_properties=NO_HOOKS,
             )
-            declare_invariants(made)
+            declare_invariants(created)
         except DeltaError as error:
             with contextlib.suppress(OSError):
                 objects.get(f"{LOG}/{entry_name(0)}")
                 raise Conflict(f"A Delta table already exists at {objects.uri}.") from error
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_first_line(error)}") from error
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_cause_line(error)}") from error
         except OSError as error:
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_first_line(error)}") from error
+            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_cause_line(error)}") from error
 
     def _open(self) -> DeltaTable:
         try:
@@ -206,7 +205,7 @@ class ObjectTable:
         except TableNotFoundError as error:
             raise NotFound(f"There is no Delta table at {self._objects.uri}.") from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"{self.label} cannot be reached: {_first_line(error)}") from error
+            raise Unavailable(f"{self.label} cannot be reached: {_cause_line(error)}") from error
 
     @property
     def id(self) -> str:
@@ -335,16 +334,12 @@ class ObjectTable:
         try:
             self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, create_only=True)
         except OSError as error:
-            return self._landed_after_failure(error, tried)
+            try:  # the entry may be ours: a repeated put can fail because of its own first put
+                return self._entry(tried.version).commit_id == tried.commit_id
+            except (Corruption, OSError):  # also if the store reports an existing entry: it may be ours, put twice
+                raise self._unknown(tried.version, str(error)) from error
         reach("commit.after_entry")
         return True
-
-    def _landed_after_failure(self, error: OSError, tried: Committed) -> bool:
-        """Return whether the entry is ours. A repeated put can fail because of its own first put."""
-        try:
-            return self._entry(tried.version).commit_id == tried.commit_id
-        except (Corruption, OSError):  # also if the store reports an existing entry: it may be ours, put twice
-            raise self._unknown(tried.version, str(error)) from error
 
     def _unknown(self, version: int, why: str) -> CommitUnknown:
         return CommitUnknown(
@@ -359,18 +354,18 @@ class ObjectTable:
                 dict(properties),
                 raise_if_not_exists=False,
                 commit_properties=_ONCE,
-                post_commithook_properties=_NO_HOOKS,
+                post_commithook_properties=NO_HOOKS,
             )
         )
 
-    def add_columns(self, wanted: pa.Schema) -> None:
+    def add_columns(self, columns: pa.Schema) -> None:
         """Add the missing ones of these columns to the table."""
 
         def add(table: DeltaTable) -> None:
-            known = {field.name for field in table.schema().fields}
-            fields: list[Field] = [field for field in Schema.from_arrow(wanted).fields if field.name not in known]
+            names = {field.name for field in table.schema().fields}
+            fields: list[Field] = [field for field in Schema.from_arrow(columns).fields if field.name not in names]
             if fields:
-                table.alter.add_columns(fields, commit_properties=_ONCE, post_commithook_properties=_NO_HOOKS)
+                table.alter.add_columns(fields, commit_properties=_ONCE, post_commithook_properties=NO_HOOKS)
 
         self._alter(add)
 
@@ -408,7 +403,7 @@ class ObjectTable:
             with contextlib.suppress(OSError):
                 self._objects.delete(path)
 
-    # ---- upkeep --------------------------------------------------------------------------------------------------
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def notice(self, version: int) -> None:
         """Tidy the log and sweep files every `CHECKPOINT_COMMITS` commits."""
@@ -429,9 +424,8 @@ class ObjectTable:
         """Delete files that no log names and that are a day old; return the number of deleted files."""
         before = self._clock.now() - SWEPT_AFTER
         old = [f"{DATA}/{name}" for name, changed in self._objects.names(DATA) if changed < before]
-        named = {
-            file.path for file in self.live().files
-        }  # listed after `old`, so it names everything committed until then
+        # listed after `old`, so it names everything committed until then
+        named = {file.path for file in self.live().files}
         dead = [path for path in old if path not in named]
         for path in dead:
             self._objects.delete(path)

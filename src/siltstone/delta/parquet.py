@@ -50,34 +50,30 @@ def bloom_columns(schema: pa.Schema, key: Collection[str]) -> list[str]:
 def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
     """Write one file with Siltstone's Parquet options. A crash leaves a partial file that no log names.
 
-    Ctrl-C waits until the file is written, because Python would discard it inside the finalizer of Arrow's writer.
+    A file that cannot be written completely is deleted. Ctrl-C waits until the file is written, because Python would discard it
+    inside the finalizer of Arrow's writer.
     """
-    with Uninterrupted():
-        footer = _write(table, path, key=key)
-    add_checksums(path, footer)
-
-
-def _write(table: pa.Table, path: Path, *, key: Collection[str]) -> pq.FileMetaData:
-    """Write the file and return its footer. Delete a file that cannot be written completely."""
     footers: list[pq.FileMetaData] = []
-    writer = pq.ParquetWriter(
-        path,
-        table.schema,
-        use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
-        column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
-        metadata_collector=footers,
-        **writer_options(table.schema, key, rows=table.num_rows),
-    )
-    try:
-        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        writer.close()
-    except BaseException:
-        writer.is_open = False  # otherwise its finalizer writes the footer again and prints an error to stderr
-        with contextlib.suppress(OSError):
+    with Uninterrupted():
+        writer = pq.ParquetWriter(
+            path,
+            table.schema,
+            use_dictionary=[n for n in table.column_names if n != WRITTEN_AT],
+            column_encoding={WRITTEN_AT: "DELTA_BINARY_PACKED"} if WRITTEN_AT in table.column_names else None,
+            metadata_collector=footers,
+            **writer_options(table.schema, key, rows=table.num_rows),
+        )
+        try:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             writer.close()
-        path.unlink(missing_ok=True)
-        raise
-    return footers[0]
+        except BaseException:
+            writer.is_open = False  # otherwise its finalizer writes the footer again and prints an error to stderr
+            with contextlib.suppress(OSError):
+                writer.close()
+            path.unlink(missing_ok=True)
+            raise
+        del writer  # its finalizer runs here, where Ctrl-C waits
+    add_checksums(path, footers[0])
 
 
 def small_file(table: pa.Table) -> bytes:
@@ -160,7 +156,7 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
         ) from error
     except READ_ERRORS as error:
         raise read_failure(path, error, "Nothing was committed.") from error
-    if difference := strange_columns(actual, expected, exact=exact):
+    if difference := column_differences(actual, expected, exact=exact):
         raise Corruption(
             f"File {path} does not have the expected columns: {difference}; nothing was committed.", paths=[path]
         )
@@ -171,12 +167,12 @@ READ_ERRORS: Final = (pa.ArrowException, OSError, MemoryError, UnicodeDecodeErro
 """Exceptions of reading a Parquet file. Text in a damaged footer need not be UTF-8."""
 
 
-def strange_columns(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
+def column_differences(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
     """Describe how a file's columns differ from the expected ones; empty if they do not."""
     names = {f.name: f.type for f in expected}
     unknown = [f.name for f in actual if f.name not in names]
-    there = set(actual.names)
-    missing = [f.name for f in expected if f.name not in there and (exact or not f.nullable)]
+    stored = set(actual.names)
+    missing = [f.name for f in expected if f.name not in stored and (exact or not f.nullable)]
     wrong = [
         f"{f.name} ({f.type}, not {names[f.name]})"
         for f in actual
@@ -284,7 +280,11 @@ def _fold_range(column: _Range, statistics: pq.Statistics | None, rows: int) -> 
     column.nulls += statistics.null_count
     if statistics.null_count == rows:
         return
-    low, high = _min_max(statistics)
+    try:
+        low, high = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
+        _round_up(high)
+    except OverflowError:  # it reaches the last millisecond of 9999, which the log cannot state
+        low = high = None
     if low is None or high is None or _too_long(low) or _too_long(high):
         column.known = False
         return
@@ -306,16 +306,6 @@ def _round_up(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, datetime.datetime) and value.microsecond % 1000:
         return value + datetime.timedelta(microseconds=1000 - value.microsecond % 1000)
     return value
-
-
-def _min_max(statistics: pq.Statistics) -> tuple[Any, Any]:
-    """Return the range, or None if it is missing or reaches the last millisecond of 9999, which the log cannot state."""
-    try:
-        low, high = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
-        _round_up(high)
-    except OverflowError:
-        return None, None
-    return low, high
 
 
 def _stat_value(value: Any) -> Any:  # noqa: ANN401

@@ -48,22 +48,13 @@ def check_links(table: Path, paths: Iterable[str]) -> None:
     for path in paths:
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, set()).add(name)
-    for above in {above for folder in by_folder for above in _above(folder)}:
+    folders = [folder.split("/") for folder in by_folder if folder]
+    for above in {"/".join(parts[:count]) for parts in folders for count in range(1, len(parts) + 1)}:
         if is_link(f"{table}/{above}"):
             raise _refused(table, above)
     for folder, names in by_folder.items():
         for name in _links(f"{table}/{folder}" if folder else str(table), names):
             raise _refused(table, f"{folder}/{name}" if folder else name)
-
-
-def _above(folder: str) -> Iterable[str]:
-    """Return a folder and its parents, without the table.
-
-    >>> list(_above("data/ab12/0"))
-    ['data', 'data/ab12', 'data/ab12/0']
-    """
-    parts = folder.split("/") if folder else []
-    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _links(folder: str, names: set[str]) -> list[str]:

@@ -32,7 +32,7 @@ class ReadCache:
         self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
         self._of_folder: dict[Path, set[_Key]] = {}
         self._state: dict[Path, State] = {}
-        self._forgets = 0
+        self._generation = 0
         self._size_bytes = 0
 
     @property
@@ -41,9 +41,9 @@ class ReadCache:
         return self._size_bytes
 
     @property
-    def forgets(self) -> int:
+    def generation(self) -> int:
         """Number of `forget` calls. A reader reads it before its snapshot."""
-        return self._forgets
+        return self._generation
 
     def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "CacheReader":
         """Begin to read a folder at a state with these live files.
@@ -52,10 +52,10 @@ class ReadCache:
             folder: the folder to which the paths are relative, the unit of invalidation.
             state: a value that grows whenever the live files change.
             live: the paths of the files that are live in this state.
-            since: `forgets` before the state was read.
+            since: `generation` before the state was read.
         """
         with self._mutex:
-            if since == self._forgets and state > self._state.get(folder, ()):
+            if since == self._generation and state > self._state.get(folder, ()):
                 names = set(live)
                 for key in [key for key in self._of_folder.get(folder, ()) if key[1] not in names]:
                     self._drop(key)
@@ -65,7 +65,7 @@ class ReadCache:
     def forget(self, folder: Path) -> None:
         """Evict everything of a folder, because rows that a purge deletes from disk must not stay in memory."""
         with self._mutex:
-            self._forgets += 1
+            self._generation += 1
             for key in list(self._of_folder.get(folder, ())):
                 self._drop(key)
             self._state.pop(folder, None)
@@ -83,11 +83,11 @@ class ReadCache:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def keep(self, key: _Key, value: object, size_bytes: int, *, visit: "CacheReader") -> None:
+    def put(self, key: _Key, value: object, size_bytes: int, *, visit: "CacheReader") -> None:
         """Cache a part, unless the visit is outdated or the part is too large. Evicts the least recently used parts."""
         size = size_bytes + ENTRY_BYTES
         with self._mutex:
-            if visit.since != self._forgets or self._state.get(key[0]) != visit.state or size > self.limit_bytes:
+            if visit.since != self._generation or self._state.get(key[0]) != visit.state or size > self.limit_bytes:
                 return
             self._drop(key)
             self._entries[key] = (value, size)
@@ -124,6 +124,6 @@ class CacheReader:
         """Return a cached part of a file, or None."""
         return self.reads.find((self.folder, path, part))
 
-    def keep(self, path: str, part: Hashable, value: object, size_bytes: int) -> None:
+    def put(self, path: str, part: Hashable, value: object, size_bytes: int) -> None:
         """Cache a part of a file."""
-        self.reads.keep((self.folder, path, part), value, size_bytes, visit=self)
+        self.reads.put((self.folder, path, part), value, size_bytes, visit=self)

@@ -89,7 +89,7 @@ class FileReader:
             with self._opened_with(None) as file:
                 metadata = file.metadata
             footer = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
-            self.visit.keep(self.path, _FOOTER, footer, metadata.serialized_size * FOOTER_GROWTH)
+            self.visit.put(self.path, _FOOTER, footer, metadata.serialized_size * FOOTER_GROWTH)
         return footer
 
     def has_columns(self, group: int, names: Sequence[str]) -> bool:
@@ -112,27 +112,27 @@ class FileReader:
                 check_rows(table.num_rows, file.metadata.row_group(group).num_rows)
             table = self._typed(table, names).combine_chunks()
             if keep:
-                self.visit.keep(self.path, (group, tuple(names)), table, table.nbytes)
+                self.visit.put(self.path, (group, tuple(names)), table, table.nbytes)
         return table
 
     def rows(
-        self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool, known: pa.Table | None = None
+        self, group: int, rows: Numbers, names: Sequence[str], *, keep: bool, cached: pa.Table | None = None
     ) -> pa.Table:
         """Return rows of a row group by their ascending numbers. With `keep` the whole row group is read and cached.
 
-        Columns of the row group in `known` are not read again.
+        Columns of the row group in `cached` are not read again.
         """
         table = self._cached_columns(group, names)
         if table is None and keep:
             table = self.columns(group, self.schema.names).select(list(names))
         if table is not None:
             return _picked(table, rows)
-        table = known if known is not None else pa.table({})
+        table = cached if cached is not None else pa.table({})
         stored = set(table.column_names)
-        there = [name for name in names if name in stored]
-        table = table.select(there)
-        parts = [table.take(pa.array(rows))] if there else []
-        missing = [name for name in names if name not in there]
+        available = [name for name in names if name in stored]
+        table = table.select(available)
+        parts = [table.take(pa.array(rows))] if available else []
+        missing = [name for name in names if name not in available]
         stored = set(self.footer().metadata.schema.to_arrow_schema().names) if missing else set()
         if read := [name for name in missing if name in stored]:
             parts.append(self._typed(self._first_rows(group, rows, read), read))
@@ -149,9 +149,9 @@ class FileReader:
         start = 0
         with self._opened() as file:
             for batch in batches(file, last + 1, columns=names, groups=[group], use_threads=False):
-                here = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+                selected = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
                 table = pa.Table.from_batches([batch])
-                parts.append(table.take(pa.array(here)))
+                parts.append(table.take(pa.array(selected)))
                 start += batch.num_rows
                 if start > last:
                     break

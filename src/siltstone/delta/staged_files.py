@@ -20,17 +20,16 @@ class StagedFiles:
     """The verified files of one table that no log names yet."""
 
     def __init__(self, table: Path, *, durable: bool) -> None:
-        """Start without verified files."""
         self._table = table
         self._durable = durable
-        self._known: set[str] = set()
+        self._verified: set[str] = set()
         self._older: set[str] = set()
         self._unsynced: set[str] = set()
         self._synced_folders: set[str] = set()
 
     def missing(self, files: Iterable[DataFile]) -> list[DataFile]:
         """Return the files that are not verified yet."""
-        return [file for file in files if file.path not in self._known]
+        return [file for file in files if file.path not in self._verified]
 
     def verify(self, files: Iterable[DataFile], *, expected: pa.Schema, exact: bool) -> None:
         """Read the footers back and sync. Without `exact`, files from before a column change may have the older columns.
@@ -41,10 +40,16 @@ class StagedFiles:
         """
         fresh = self.missing(files)
         for file in fresh:
-            self._check(file, expected, exact=exact or file.path not in self._older)
+            path = self._table / file.path
+            footer = read_footer(path, expected=expected, exact=exact or file.path not in self._older)
+            if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
+                raise Corruption(
+                    f"File {path} has {footer.rows} rows in {footer.size_bytes} bytes, not {file.rows} in "
+                    f"{file.size_bytes}; nothing was committed."
+                )
         if self._durable:
-            sync_files(self._table, [file.path for file in fresh], known=self._synced_folders)
-        self._known.update(file.path for file in fresh)
+            sync_files(self._table, [file.path for file in fresh], synced=self._synced_folders)
+        self._verified.update(file.path for file in fresh)
 
     def accept_in_memory(self, file: DataFile) -> None:
         """Check the size of a file that was built in memory. It is synced together with the entry that names it.
@@ -58,14 +63,14 @@ class StagedFiles:
             raise Corruption(
                 f"File {self._table / file.path} has {size} bytes, not {file.size_bytes}; nothing was committed."
             )
-        self._known.add(file.path)
+        self._verified.add(file.path)
         if self._durable:
             self._unsynced.add(file.path)
 
     def unsynced(self, files: Iterable[DataFile]) -> list[str]:
         """Return the paths to sync before an entry may name these files: unsynced files, and the folders that name them."""
         unsynced = [file.path for file in files if file.path in self._unsynced]
-        return [*unsynced, *folders_to_sync(unsynced, known=self._synced_folders)]
+        return [*unsynced, *folders_to_sync(unsynced, synced=self._synced_folders)]
 
     def note_synced(self, names: Iterable[str]) -> None:
         """Record files and folders that are on disk now."""
@@ -75,21 +80,12 @@ class StagedFiles:
             else:
                 self._synced_folders.add(name)
 
-    def _check(self, file: DataFile, expected: pa.Schema, *, exact: bool) -> None:
-        path = self._table / file.path
-        footer = read_footer(path, expected=expected, exact=exact)
-        if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
-            raise Corruption(
-                f"File {path} has {footer.rows} rows in {footer.size_bytes} bytes, not {file.rows} in "
-                f"{file.size_bytes}; nothing was committed."
-            )
-
     def forget(self, files: Iterable[DataFile]) -> None:
         """Forget files that a log names by now."""
-        for known in (self._known, self._older, self._unsynced):
-            known.difference_update(file.path for file in files)
+        for paths in (self._verified, self._older, self._unsynced):
+            paths.difference_update(file.path for file in files)
 
     def invalidate(self) -> None:
         """Require that everything is verified again, because the table's columns have changed."""
-        self._older |= self._known
-        self._known.clear()
+        self._older |= self._verified
+        self._verified.clear()

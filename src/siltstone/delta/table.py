@@ -35,7 +35,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from siltstone.clock import Clock, epoch_ms
 from siltstone.config import Settings
 from siltstone.delta.checkpoints import Retention
-from siltstone.delta.commit_lock import TURN, CommitLock
+from siltstone.delta.commit_lock import LOCK_FILE, CommitLock
 from siltstone.delta.entry_writer import entry_content, put_entry
 from siltstone.delta.foreign_commits import metadata_action, plan_undo
 from siltstone.delta.fsync import SyncedLog, sync_directory, sync_file
@@ -53,13 +53,13 @@ from siltstone.model.commit import Commit, CommitKind, Committed
 from siltstone.model.files import DataFile
 from siltstone.model.schema import to_struct_json, type_name
 
-__all__ = ["TURN", "ParentVersion", "Table", "TableVersion"]
+__all__ = ["LOCK_FILE", "ParentVersion", "Table", "TableVersion"]
 
 BACKOFF_SECONDS: Final = 0.01
 BACKOFF_MAX_SECONDS: Final = 0.5
 CREATED: Final = "create"
 """Commit kind of the commits that create a table."""
-_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +129,16 @@ class Table(TableReader):
         if has_versions(path):
             raise Conflict(f"A Delta table already exists at {path}.")
         try:
-            made = DeltaTable.create(
+            created = DeltaTable.create(
                 path,
                 schema,
                 partition_by=partition_by,
                 configuration=dict(properties),
                 raise_if_key_not_exists=False,
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CREATED}),
-                post_commithook_properties=_NO_HOOKS,
+                post_commithook_properties=NO_HOOKS,
             )
-            declare_invariants(made)
+            declare_invariants(created)
         except DeltaError as error:
             if (path / LOG / entry_name(0)).exists():
                 raise Conflict(f"Another process created the Delta table at {path} first.") from error
@@ -441,7 +441,9 @@ class Table(TableReader):
         """
         if not self._verified.missing(files):
             return
-        expected = expected or self._file_schema()
+        if not expected:
+            partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
+            expected = pa.schema([f for f in self.schema() if f.name not in partitions])
         if not (self.path / LOG).is_dir():
             raise self._gone()
         try:
@@ -465,10 +467,6 @@ class Table(TableReader):
             OSError: the file's size cannot be read.
         """
         self._verified.accept_in_memory(file)
-
-    def _file_schema(self) -> pa.Schema:
-        partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
-        return pa.schema([f for f in self.schema() if f.name not in partitions])
 
     # ---- durability, commit lock ---------------------------------------------------------------------------------------
 
@@ -502,7 +500,7 @@ def declare_invariants(table: DeltaTable) -> None:
         [TableFeatures.Invariants],
         allow_protocol_versions_increase=True,
         commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_KIND: CREATED}),
-        post_commithook_properties=_NO_HOOKS,
+        post_commithook_properties=NO_HOOKS,
     )
 
 

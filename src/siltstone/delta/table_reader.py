@@ -109,14 +109,13 @@ class TableReader:
         with self._mutex:
             for _ in range(OPEN_TRIES):
                 with contextlib.suppress(LogChanged):
-                    return self._pin(self._refresh(), apps)
+                    version = self._refresh()
+                    current = self._current()
+                    with self._trusted():
+                        numbers = {app: number for app in apps if (number := current.transaction(app)) is not None}
+                        files = current.files()
+                        return TableVersion(version=version, files=files, transactions=numbers, schema=current.schema)
         raise self._not_still()
-
-    def _pin(self, version: int, apps: tuple[str, ...]) -> TableVersion:
-        current = self._current()
-        with self._trusted():
-            numbers = {app: number for app in apps if (number := current.transaction(app)) is not None}
-            return TableVersion(version=version, files=current.files(), transactions=numbers, schema=current.schema)
 
     def at(self, version: int, *apps: str) -> TableVersion:
         """Return an older version: the files that were live then (they may be deleted) and the named app transactions.
@@ -171,11 +170,7 @@ class TableReader:
         raise self._not_still()
 
     def _not_still(self) -> Unavailable:
-        """Return the error for a log that could not be read although it was reopened each time.
-
-        Raises:
-            Corruption: the checkpoint is damaged.
-        """
+        """Return the error for a log that could not be read although it was reopened each time, or raise Corruption."""
         with contextlib.suppress(FileNotFoundError):
             transactions(self.path)
         return Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
@@ -250,7 +245,7 @@ class TableReader:
 
     @contextlib.contextmanager
     def _trusted(self) -> Iterator[None]:
-        """Use the followed state. On LogMoved discard it, so that the next refresh opens the table again."""
+        """Use the followed state. On LogChanged discard it, so that the next refresh opens the table again."""
         try:
             with log_errors(self.path / LOG):
                 yield
@@ -261,9 +256,8 @@ class TableReader:
     def _refresh(self) -> int:
         """Read up to the newest version and return that version."""
         with log_errors(self.path / LOG):
-            hint = file_mark(
-                in_log(self.path, LAST_CHECKPOINT)
-            )  # first, because a commit checks whether it has changed since
+            # first, because a commit checks whether it has changed since
+            hint = file_mark(in_log(self.path, LAST_CHECKPOINT))
             if not self._follow(hint):
                 self._open_again()
         self._hint = hint
@@ -285,16 +279,14 @@ class TableReader:
     def _open_again(self) -> None:
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(LogChanged):
-                return self._adopt(self._reopen())
+                try:
+                    opened = _opened(self.path)
+                except NotFound as error:
+                    if self._id is None and not self._must_exist:
+                        raise
+                    raise self._gone() from error
+                return self._adopt(opened)
         raise self._not_still()
-
-    def _reopen(self) -> DeltaTable | Replayed:
-        try:
-            return _opened(self.path)
-        except NotFound as error:
-            if self._id is None and not self._must_exist:
-                raise
-            raise self._gone() from error
 
     def _adopt(self, opened: DeltaTable | Replayed) -> None:
         """Adopt a table that was just opened. Metadata that cannot be parsed is Corruption."""
@@ -348,12 +340,7 @@ def _opened(path: Path) -> DeltaTable | Replayed:
 
 
 def _open(path: Path) -> DeltaTable:
-    """Open a table. Check for empty entries, which delta-rs does not, and delete a broken checkpoint that is not needed.
-
-    Raises:
-        NotFound: the table does not exist.
-        Corruption: the log is damaged.
-    """
+    """Open a table. Check for empty entries, which delta-rs does not, and delete a broken checkpoint that is not needed."""
     failure: DeltaError | None = None
     for _ in range(OPEN_TRIES):
         try:
@@ -380,11 +367,7 @@ def _open(path: Path) -> DeltaTable:
 
 
 def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
-    """True if the checkpoint behind a handle is unchanged since it was written. If False, open the table again.
-
-    Raises:
-        Corruption: the checkpoint is damaged and the entries that it replaces were cleaned.
-    """
+    """True if the checkpoint behind a handle is unchanged since it was written. If False, open the table again."""
     try:
         check_checkpoint(path, list_log(path), until=handle.version())
     except FileNotFoundError:  # cleaned since the table was opened

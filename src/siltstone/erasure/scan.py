@@ -34,6 +34,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 8192
 PARQUET_MAGIC: Final = b"PAR1"
 TEXT_TYPES: Final = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+TEXT_ARRAYS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 MAX_JSON_DEPTH: Final = 8
 """Largest depth of JSON inside a string inside JSON. Statistics are one level deep, schemas two."""
 
@@ -98,15 +99,15 @@ def scan(folder: Path, values: Iterable[str]) -> ScanReport:
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         try:
-            looked = _look(path, name, needles)
+            result = _scan_file(path, name, needles)
         except FileNotFoundError:
             continue
         files += 1
-        size += looked.bytes
-        parquet_files += looked.parquet
-        json_files += looked.json
-        findings += looked.findings
-        unreadable += [name] if looked.unreadable else []
+        size += result.bytes
+        parquet_files += result.parquet
+        json_files += result.json
+        findings += result.findings
+        unreadable += [name] if result.unreadable else []
     return ScanReport(
         files=files,
         bytes=size,
@@ -138,7 +139,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Looked:
+class _FileResult:
     findings: list[Finding]
     bytes: int = 0
     parquet: bool = False
@@ -146,47 +147,47 @@ class _Looked:
     unreadable: bool = False
 
 
-def _look(path: Path, name: str, needles: Sequence[_Needle]) -> _Looked:
-    named = [n for n in needles if any(form.decode() in name for form in n.forms)]
-    looked = _Looked(findings=[Finding(file=name, value=n.value, how=How.NAME) for n in named])
-    raw, looked.bytes, head = _raw(path, needles)
-    looked.findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
+def _scan_file(path: Path, name: str, needles: Sequence[_Needle]) -> _FileResult:
+    in_name = [needle for needle in needles if any(form.decode() in name for form in needle.forms)]
+    result = _FileResult(findings=[Finding(file=name, value=needle.value, how=How.NAME) for needle in in_name])
+    raw, result.bytes, head = _search_raw(path, needles)
+    result.findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
     if head == PARQUET_MAGIC:
-        looked.parquet = True
+        result.parquet = True
         try:
-            looked.findings += _decoded_parquet(path, name, needles)
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            looked.unreadable = True
+            result.findings += _search_parquet(path, name, needles)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError):
+            result.unreadable = True
     elif head[:1] == b"{":
-        looked.json = True
-        looked.findings += _decoded_json(path, name, needles)
-    return looked
+        result.json = True
+        result.findings += _search_json(path, name, needles)
+    return result
 
 
-def _raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int, bytes]:
+def _search_raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int, bytes]:
     """Stream a file; return the texts found, its size and its first bytes. Chunks overlap by the longest form."""
     overlap = max(len(form) for needle in needles for form in needle.forms) - 1
     missing = list(needles)
-    found: list[str] = []
-    size, head, kept = 0, b"", b""
+    values: list[str] = []
+    size, head, tail = 0, b"", b""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             head = head or chunk[: len(PARQUET_MAGIC)]
             size += len(chunk)
-            window = kept + chunk
+            window = tail + chunk
             hits = [needle for needle in missing if any(form in window for form in needle.forms)]
-            found += [needle.value for needle in hits]
+            values += [needle.value for needle in hits]
             missing = [needle for needle in missing if needle not in hits]
-            kept = window[len(window) - min(overlap, len(window)) :]
-    return found, size, head
+            tail = window[len(window) - min(overlap, len(window)) :]
+    return values, size, head
 
 
 # ---- Parquet -----------------------------------------------------------------------------------------------------
 
 
-def _decoded_parquet(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
+def _search_parquet(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
     findings: list[Finding] = []
     with pq.ParquetFile(path) as file:
         columns = [file.schema.column(index) for index in range(len(file.schema))]
@@ -195,17 +196,21 @@ def _decoded_parquet(path: Path, name: str, needles: Sequence[_Needle]) -> list[
                 continue
             missing = list(needles)
             for batch in file.iter_batches(BATCH_ROWS, columns=[column.path], use_threads=False):
-                hits = [needle for needle in missing if _holds(batch, needle)]
+                leaves = [leaf for array in batch.columns for leaf in _leaves(array)]
+                hits = [
+                    needle
+                    for needle in missing
+                    if any(
+                        pc.any(pc.match_substring(leaf, form.decode())).as_py()
+                        for leaf in leaves
+                        for form in needle.forms
+                    )
+                ]
                 findings += [Finding(file=name, value=n.value, how=How.DECODED, column=column.path) for n in hits]
                 missing = [needle for needle in missing if needle not in hits]
                 if not missing:
                     break
     return findings
-
-
-def _holds(batch: pa.RecordBatch, needle: _Needle) -> bool:
-    leaves = [leaf for column in batch.columns for leaf in _leaves(column)]
-    return any(pc.any(pc.match_substring(leaf, form.decode())).as_py() for leaf in leaves for form in needle.forms)
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
@@ -225,27 +230,23 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
         yield from _leaves(array.flatten())
     elif pa.types.is_string_view(kind) or pa.types.is_fixed_size_binary(kind):
         yield array.cast(pa.string() if pa.types.is_string_view(kind) else pa.binary())
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
+    elif any(is_text(kind) for is_text in TEXT_ARRAYS):
         yield array
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
-def _decoded_json(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
-    found: dict[tuple[str, str], Finding] = {}
+def _search_json(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
+    findings: dict[tuple[str, str], Finding] = {}
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             for member, text in _texts(_parsed(line), member="", depth=0):
                 for needle in needles:
                     if needle.value in text:
                         key = (needle.value, member)
-                        found[key] = Finding(file=name, value=needle.value, how=How.DECODED, column=member or None)
-    return list(found.values())
+                        findings[key] = Finding(file=name, value=needle.value, how=How.DECODED, column=member or None)
+    return list(findings.values())
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401

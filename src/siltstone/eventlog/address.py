@@ -71,11 +71,14 @@ def parse_address(uri: str) -> Address:
     'postgresql://ada:***@db/builds'
     """
     scheme, colon, rest = uri.partition(":")
-    known = {backend.value: backend for backend in BackendKind} | {"postgres": BackendKind.POSTGRESQL}
-    if not colon or scheme not in known:
+    backends = {backend.value: backend for backend in BackendKind} | {"postgres": BackendKind.POSTGRESQL}
+    if not colon or scheme not in backends:
         raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: use {FORMS}.")
-    backend = known[scheme]
-    parts = _split(uri)
+    backend = backends[scheme]
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: {error}. Use {FORMS}.") from error
     match backend:
         case BackendKind.MEMORY:
             if rest:
@@ -90,9 +93,9 @@ def parse_address(uri: str) -> Address:
             return Address(backend=backend, uri=uri, shown=_hidden(uri))
         case BackendKind.DELTA_S3 | BackendKind.DELTA_AZURE:
             if not parts.netloc or not parts.path.strip("/"):
-                place = "bucket" if backend is BackendKind.DELTA_S3 else "container"
+                container = "bucket" if backend is BackendKind.DELTA_S3 else "container"
                 raise InvalidRequest(
-                    f"{uri!r} must name a {place} and a path in it: use {backend.value}://{place}/path."
+                    f"{uri!r} must name a {container} and a path in it: use {backend.value}://{container}/path."
                 )
             return Address(
                 backend=backend,
@@ -113,22 +116,15 @@ def _check_port(parts: SplitResult, uri: str) -> None:
 
 def _options(query: str, backend: BackendKind) -> dict[str, str]:
     """Return the options of a URI's query by the store's names. Refuse unknown options and secrets."""
-    known = OPTIONS[backend]
-    found: dict[str, str] = {}
+    allowed = OPTIONS[backend]
+    options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in known:
+        if name not in allowed:
             raise InvalidRequest(
-                f"{backend.value}: does not know {name!r}: use {', '.join(known)}. Credentials come from the environment."
+                f"{backend.value}: does not know {name!r}: use {', '.join(allowed)}. Credentials come from the environment."
             )
-        found[known[name]] = value
-    return found
-
-
-def _split(uri: str) -> SplitResult:
-    try:
-        return urlsplit(uri)
-    except ValueError as error:
-        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: {error}. Use {FORMS}.") from error
+        options[allowed[name]] = value
+    return options
 
 
 def _local_path(parts: SplitResult, backend: BackendKind) -> str:

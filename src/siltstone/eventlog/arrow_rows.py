@@ -82,14 +82,14 @@ def _day(number: int) -> str:
 
 def to_rows(events: Sequence[Indexed], *, first_index: int) -> pa.Table:
     """Return events as rows of a file, each with its position in the append. Unused payload columns are left out."""
-    plain = [one.event for one in events]
+    plain = [indexed.event for indexed in events]
     columns: dict[str, list[Any]] = {
-        POS: [one.index - first_index for one in events],
+        POS: [indexed.index - first_index for indexed in events],
         "event_id": [event.event_id for event in plain],
         "timestamp": [event.timestamp for event in plain],
         "build_request_id": [event.build_request_id for event in plain],
         "event_type": [event.payload.type._value_ for event in plain],
-        APPENDED_AT: [one.appended_at for one in events],
+        APPENDED_AT: [indexed.appended_at for indexed in events],
     }
     for kind in dict.fromkeys(columns["event_type"]):
         columns[EventType(kind).column] = [
@@ -106,21 +106,21 @@ def _schema_of(names: frozenset[str]) -> pa.Schema:
 
 def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
     """Return the rows of a file with each event's own index in `idx`."""
-    own = rows.column(IDX) if IDX in rows.column_names else pa.nulls(rows.num_rows, pa.int64())
+    indexes = rows.column(IDX) if IDX in rows.column_names else pa.nulls(rows.num_rows, pa.int64())
     if first_index is not None:
-        own = pc.coalesce(own, pc.add(rows.column(POS), first_index))
-    kept = rows.drop_columns([IDX]) if IDX in rows.column_names else rows
-    return kept.append_column(pa.field(IDX, pa.int64()), own)
+        indexes = pc.coalesce(indexes, pc.add(rows.column(POS), first_index))
+    others = rows.drop_columns([IDX]) if IDX in rows.column_names else rows
+    return others.append_column(pa.field(IDX, pa.int64()), indexes)
 
 
-def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: int = 1) -> Iterator[Indexed]:
-    """Yield the events of a file whose index is at least `known`, with their indexes.
+def from_rows(table: pa.Table, *, first_index: int | None, where: str, start: int = 1) -> Iterator[Indexed]:
+    """Yield the events of a file whose index is at least `start`, with their indexes.
 
     Raises:
         Corruption: a row is not a valid event.
     """
     table = with_indexes(table, first_index=first_index)
-    for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), known), True)).to_pylist():  # noqa: FBT003
+    for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), start), True)).to_pylist():  # noqa: FBT003
         index, appended_at = row.pop(IDX), row.pop(APPENDED_AT, None)
         del row[POS]
         if index is None:
@@ -128,15 +128,10 @@ def from_rows(table: pa.Table, *, first_index: int | None, where: str, known: in
                 f"{where} holds an event without an index. Restore the log from a copy.", reason=Reason.DAMAGED_FILE
             )
         try:
-            yield Indexed(
-                index=index, event=read_event(_without_nulls(row), where=f"Event {index}"), appended_at=appended_at
-            )
+            values = {name: value for name, value in row.items() if value is not None}
+            yield Indexed(index=index, event=read_event(values, where=f"Event {index}"), appended_at=appended_at)
         except (ValueError, KeyError, InvalidRequest) as error:
             raise Corruption(f"{where}: {error} Restore the log from a copy.", reason=Reason.DAMAGED_FILE) from error
-
-
-def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
 
 
 def stats_of(count: int) -> str:

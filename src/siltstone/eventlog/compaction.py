@@ -31,7 +31,9 @@ KEY: Final = ("build_request_id", "event_id")
 _NONE: Final[Mapping[str, pa.Table]] = {}
 
 
-def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
+def squash(
+    table: Table, *, liveness_folder: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE
+) -> int:
     """Merge small files if there are at least `many`; return by how many the number of files fell.
 
     Files whose rows are in `recent`, by their paths, are not read again.
@@ -44,8 +46,8 @@ def squash(table: Table, *, presence: str, clock: Clock, many: int, recent: Mapp
     run = small_event_files(pinned.files, day_of, many=many)
     if not run.enough:
         return 0
-    made = squash_files(table, pinned.version, run.files, presence=presence, clock=clock, recent=recent)
-    return len(run.files) - len(made)
+    merged = squash_files(table, pinned.version, run.files, liveness_folder=liveness_folder, clock=clock, recent=recent)
+    return len(run.files) - len(merged)
 
 
 def day_of(file: DataFile) -> str | None:
@@ -58,7 +60,7 @@ def squash_files(
     version: int,
     taken: Sequence[DataFile],
     *,
-    presence: str,
+    liveness_folder: str,
     clock: Clock,
     recent: Mapping[str, pa.Table] = _NONE,
 ) -> list[DataFile]:
@@ -69,9 +71,9 @@ def squash_files(
         Unavailable: the disk refused; nothing was changed.
     """
     owner = clock.new_id()
-    with LivenessLock(table.path / presence, owner):
+    with LivenessLock(table.path / liveness_folder, owner):
         try:
-            written = _written(table, taken, owner, recent)
+            written = _write_merged(table, taken, owner, recent)
             reach("eventlog.after_squash_write")
             commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
             table.commit(lambda _: commit)
@@ -88,29 +90,34 @@ def squash_files(
     return written
 
 
-def _written(table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]) -> list[DataFile]:
+def _write_merged(
+    table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]
+) -> list[DataFile]:
     """Write the events of the taken files, one file per day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
     for file in taken:
         days.setdefault(day_of(file), []).append(file)
-    found: list[DataFile] = []
+    merged: list[DataFile] = []
     for number, (day, files) in enumerate(days.items()):
         parts = [_rows(table, file, recent) for file in files]
         rows = pa.concat_tables(parts, promote_options="default").sort_by([(IDX, "ascending")])
-        rows = _in_order(rows, table)
+        # The columns in the table's order and types, because files differ in the columns they have.
+        names = set(rows.column_names)
+        schema = pa.schema([field for field in table.schema() if field.name in names])
+        rows = rows.select(schema.names).cast(schema)
         path = f"{DATA}/{owner}.{number}.parquet"
         write_file(rows, table.path / path, key=KEY)
         size = (table.path / path).stat().st_size
-        made = DataFile(
+        file = DataFile(
             path=path,
             size_bytes=size,
             rows=rows.num_rows,
             partition={DAY: day, FIRST_INDEX: None},
             stats=f'{{"numRecords":{rows.num_rows}}}',
         )
-        table.verify((made,), expected=rows.schema)
-        found.append(made)
-    return found
+        table.verify((file,), expected=rows.schema)
+        merged.append(file)
+    return merged
 
 
 def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Table:
@@ -120,13 +127,6 @@ def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Ta
         with open_parquet(table.path / file.path, pre_buffer=False) as opened:
             rows = opened.read(use_threads=False)
     return with_indexes(rows, first_index=None if first is None else int(first))
-
-
-def _in_order(rows: pa.Table, table: Table) -> pa.Table:
-    """Return the columns in the table's order and types, because files differ in the columns they have."""
-    have = set(rows.column_names)
-    schema = pa.schema([field for field in table.schema() if field.name in have])
-    return rows.select(schema.names).cast(schema)
 
 
 def _discard(table: Table, owner: str) -> None:

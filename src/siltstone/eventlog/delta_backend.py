@@ -30,11 +30,11 @@ from siltstone.config import Settings
 from siltstone.delta.background import Background
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.delta.layout import DATA
-from siltstone.errors import Conflict, Corruption, InvalidRequest, SiltstoneError, Unavailable
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA, day_of, stats_of, to_rows
 from siltstone.eventlog.event_store import Appended, AppendPlan
-from siltstone.eventlog.event_table import PROPERTY_VERSION, EventTable
+from siltstone.eventlog.event_table import NEW_PROPERTIES, PROPERTY_VERSION, EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.local_table import open_local
 from siltstone.eventlog.pending_commits import Backlog
@@ -51,7 +51,7 @@ PROJECTED_AT_COMMITS: Final = 32
 QUIET_WAITS: Final = 50
 """Most waits for a pause in appends. After them the table is tidied even if appends continue."""
 QUIET_SECONDS: Final = 0.1
-"""A pause: no append for this long. Projecting and tidying beside appends compete with them for the GIL."""
+"""A pause: no append for this long. The projection and checkpoints compete with appends for the GIL."""
 BEHIND: Final = Backlog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
 """Backlog at which the projection catches up even while appends continue, mostly in SQLite, outside the GIL."""
 FAR_BEHIND: Final = BEHIND.times(4)
@@ -72,7 +72,8 @@ class DeltaBackend:
         self.version = version
         self._table = table
         self._clock = clock
-        self._projection = Projection(table, private_cache("eventlog") / f"{table.id}-{_short(table.label)}.db")
+        location = hashlib.sha256(table.label.encode()).hexdigest()[:12]  # copies of a log share an id
+        self._projection = Projection(table, private_cache("eventlog") / f"{table.id}-{location}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
             self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._note_commit
         )
@@ -80,7 +81,7 @@ class DeltaBackend:
         self._background = Background()
         self._owner = clock.new_id()
         self._staging = ExitStack()
-        self._is_kept = False
+        self._is_staging = False
         self._is_closing = threading.Event()
         self._groups = 0
 
@@ -108,7 +109,7 @@ class DeltaBackend:
         self._projection.heal()
         return True
 
-    def look_again(self) -> int:
+    def refresh_version(self) -> int:
         """Read the table's version again, because another process may have migrated it."""
         self.version = int(self._table.properties()[PROPERTY_VERSION])
         return self.version
@@ -140,10 +141,15 @@ class DeltaBackend:
             self._discard(staged)
             nonlocal plan
             last = self._table.transaction(APP_INDEX)  # before the check, which may look at a newer version
-            plan = self._checked(batches, version)
+            plan = self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
             if not plan.new:
                 raise _NothingNew
-            self._check_index(plan.new[0].index, last)
+            first = plan.new[0].index
+            if last is not None and first != last + 1:  # indexes have no gaps, even if the projection accepts one
+                raise Corruption(
+                    f"{self._table.label}: the next event would be {first}, and the last one is {last}. "
+                    "Run silt events rebuild."
+                )
             staged[:] = self._stage(plan.new)
             reach("eventlog.after_stage")
             return Commit(
@@ -154,7 +160,9 @@ class DeltaBackend:
                 depends=frozenset({APP_INDEX}),
             )
 
-        self._keep_staged()
+        if not self._is_staging:  # until the log is closed, the sweep leaves staged files of this process alone
+            self._staging.enter_context(self._table.staging(self._owner))
+            self._is_staging = True
         try:
             committed = self._table.commit(build)
         except _NothingNew:
@@ -165,12 +173,6 @@ class DeltaBackend:
         reach("eventlog.after_append")
         self._committed = committed, plan
         return plan.answers
-
-    def _keep_staged(self) -> None:
-        """Protect staged files of this process from the sweep, from its first append until it closes the log."""
-        if not self._is_kept:
-            self._staging.enter_context(self._table.staging(self._owner))
-            self._is_kept = True
 
     def _note_commit(self) -> None:
         """Hand the last commit to the projection. Appends do not wait until it is applied."""
@@ -188,10 +190,18 @@ class DeltaBackend:
                 self._table.notice(committed.version)
 
     def _keep_up(self) -> str | None:
-        """Apply pending commits, and tidy the table, in a pause or at a large backlog, until nothing is pending."""
+        """Apply pending commits and tidy the table until nothing is pending.
+
+        It waits for a pause between appends, unless the backlog is large or the log is being closed.
+        """
         try:
             while True:
-                self._wait_for_quiet()
+                for _ in range(QUIET_WAITS):
+                    groups = self._groups
+                    if self._projection.backlog.reaches(BEHIND) or self._is_closing.wait(QUIET_SECONDS):
+                        break
+                    if groups == self._groups:
+                        break
                 self._projection.flush()
                 self._table.notice(self._table.version())
                 if not self._projection.backlog.commits:
@@ -199,30 +209,12 @@ class DeltaBackend:
         except SiltstoneError as error:
             return str(error)
 
-    def _wait_for_quiet(self) -> None:
-        """Wait for a pause in appends, for the close of the log, or for a large backlog."""
-        for _ in range(QUIET_WAITS):
-            seen = self._groups
-            if self._projection.backlog.reaches(BEHIND) or self._is_closing.wait(QUIET_SECONDS) or seen == self._groups:
-                return
-
-    def _checked(self, batches: Sequence[Sequence[Event]], version: int) -> AppendPlan:
-        return self._projection.check(batches, version=version, at=epoch_ns(self._clock.now()))
-
-    def _check_index(self, first: int, last: int | None) -> None:
-        """Refuse an append that would leave a gap in the indexes, even if the projection accepts it."""
-        if last is not None and first != last + 1:
-            raise Corruption(
-                f"{self._table.label}: the next event would be {first}, and the last one is {last}. "
-                "Run silt events rebuild."
-            )
-
     def _stage(self, new: list[Indexed]) -> list[DataFile]:
         """Write the new events, one file per day."""
         first = new[0].index
         days: dict[str, list[Indexed]] = {}
-        for one in new:
-            days.setdefault(day_of(one.event), []).append(one)
+        for indexed in new:
+            days.setdefault(day_of(indexed.event), []).append(indexed)
         files: list[DataFile] = []
         for number, (day, events) in enumerate(days.items()):
             path = f"{DATA}/{self._owner}.{self._groups}.{number}.parquet"
@@ -241,11 +233,6 @@ class DeltaBackend:
     def _discard(self, staged: list[DataFile]) -> None:
         self._table.discard([file.path for file in staged])
         staged.clear()
-
-
-def _short(text: str) -> str:
-    """Return a short hash of a location, because copies of a log share an id but may differ in events."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def open_delta(
@@ -272,9 +259,24 @@ def open_delta(
 
 
 def open_event_table(address: Address, *, create: bool, settings: Settings, clock: Clock) -> EventTable:
-    """Open the table of a log; create it if it does not exist."""
+    """Open the table of a log; create it if it does not exist.
+
+    Raises:
+        NotFound: there is no log, and `create` is false.
+        Unavailable: the object store cannot be reached.
+    """
     if address.backend is BackendKind.DELTA:
         return open_local(address, create=create, settings=settings, clock=clock)
-    from siltstone.eventlog.object_place import open_object
+    from siltstone.delta.object_store_table import Objects, ObjectTable  # imports obstore
 
-    return open_object(address, create=create, settings=settings, clock=clock)
+    kind = "s3" if address.backend is BackendKind.DELTA_S3 else "azure"
+    objects = Objects(kind, address.bucket, address.path, address.options)
+    label = f"Event log {address.shown}"
+    try:
+        return ObjectTable(objects, settings=settings, clock=clock, label=label)
+    except NotFound as error:
+        if not create:
+            raise NotFound(f"There is no event log at {address.shown}.") from error
+    with suppress(Conflict):  # another process was faster
+        ObjectTable.create(objects, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES)
+    return ObjectTable(objects, settings=settings, clock=clock, label=label)

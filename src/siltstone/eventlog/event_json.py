@@ -5,16 +5,16 @@ under its own name. A status is given by code, by name, or both. ``config`` and 
 values of that text. The rules are in `event_models`.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, Reason
 from siltstone.eventlog.events import (
     MAX_EVENT_BYTES,
     MAX_NAME_BYTES,
     MAX_TIMESTAMP,
+    UUID_FORMAT,
     BuildCancelEvent,
     BuildRequestEvent,
     BuildStatus,
@@ -30,9 +30,6 @@ from siltstone.eventlog.events import (
     TaskCancelEvent,
     event_json,
 )
-
-if TYPE_CHECKING:
-    from pydantic_core import ValidationError
 
 PLAIN_TEXT: Final = 16 * 1024
 """Longest text of a plain event, in characters."""
@@ -56,7 +53,9 @@ def parse_event(text: str | bytes, *, where: str = "The event") -> Event:
     try:
         values = load_json(text)
     except PydanticCustomError as error:
-        raise InvalidRequest(f"{where} {error.message()}.") from error
+        raise InvalidRequest(
+            f"{where} {error.message()}.", reason=_REASONS.get(error.type, Reason.INVALID_VALUE)
+        ) from error
     return _validated(values, where) if len(text) < SHORT_JSON else read_event(values, where=where)
 
 
@@ -70,7 +69,8 @@ def read_event(values: object, *, where: str = "The event") -> Event:
     size = len(event_json(event).encode())
     if size > MAX_EVENT_BYTES:
         raise InvalidRequest(
-            f"{where} takes {size:,} bytes; {MAX_EVENT_BYTES:,} are allowed. Keep large things elsewhere."
+            f"{where} takes {size:,} bytes; {MAX_EVENT_BYTES:,} are allowed. Keep large things elsewhere.",
+            reason=Reason.TOO_LARGE,
         )
     return event
 
@@ -84,7 +84,7 @@ def is_plain(event: Event) -> bool:
     rules = _PLAIN.get(type(payload))
     return (
         rules is not None
-        and _UUID.fullmatch(event.event_id if type(event.event_id) is str else "") is not None
+        and UUID_FORMAT.fullmatch(event.event_id if type(event.event_id) is str else "") is not None
         and type(event.timestamp) is int
         and 0 <= event.timestamp <= MAX_TIMESTAMP
         and _is_plain_name(event.build_request_id)
@@ -103,7 +103,7 @@ def check_event(event: Event, *, where: str = "The event") -> Event:
     try:
         text = event_json(event)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} cannot be written as JSON: {error}") from error
+        raise InvalidRequest(f"{where} cannot be written as JSON: {error}", reason=Reason.NOT_JSON) from error
     return parse_event(text, where=where)
 
 
@@ -119,7 +119,6 @@ def _are_plain_names(value: object) -> bool:
     return type(value) is tuple and len(value) <= PLAIN_NAMES and all(map(_is_plain_name, value))
 
 
-_UUID: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PLAIN: Final[Mapping[type[Payload], Sequence[tuple[str, Callable[[object], bool]]]]] = {
     BuildRequestEvent: (
         ("status", lambda value: type(value) is BuildStatus and value != 0),
@@ -154,6 +153,7 @@ _PLAIN: Final[Mapping[type[Payload], Sequence[tuple[str, Callable[[object], bool
 
 
 def _validated(values: object, where: str) -> Event:
+    """Return a valid event. The first error of an invalid one becomes a message that names the field."""
     from pydantic_core import ValidationError
 
     from siltstone.eventlog.event_models import EVENT_ADAPTER
@@ -161,12 +161,7 @@ def _validated(values: object, where: str) -> Event:
     try:
         return EVENT_ADAPTER.validate_python(values).to_value()
     except ValidationError as error:
-        raise InvalidRequest(_explain(error, where)) from None
-
-
-def _explain(error: "ValidationError", where: str) -> str:
-    """Return the first error of a validation as a message that names the field."""
-    first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False)[0]
     value = first["input"]
     template = _MESSAGES.get(first["type"])
     text = first["msg"]
@@ -174,7 +169,8 @@ def _explain(error: "ValidationError", where: str) -> str:
         kind = _KINDS.get(type(value), type(value).__name__)
         text = template.format(value=value, kind=kind, **first.get("ctx", {}))
     path = [part for part in first["loc"][1:] if part != "[key]"]  # the first part is the event type
-    return where + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path) + f" {text}."
+    field = where + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    raise InvalidRequest(f"{field} {text}.", reason=_REASONS.get(first["type"], Reason.INVALID_VALUE))
 
 
 _KINDS: Final[Mapping[type, str]] = {
@@ -201,3 +197,19 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "union_tag_invalid": f"has the event_type {{tag!r}}; there are {', '.join(EventType)}",
 }
 """Messages in the terms of JSON, by pydantic's type of error. Pydantic's own messages speak of Python."""
+_REASONS: Final[Mapping[str, Reason]] = {
+    "missing": Reason.MISSING_FIELD,
+    "union_tag_not_found": Reason.MISSING_FIELD,
+    "status_missing": Reason.MISSING_FIELD,
+    "unknown_fields": Reason.UNKNOWN_FIELD,
+    "string_type": Reason.WRONG_TYPE,
+    "int_type": Reason.WRONG_TYPE,
+    "tuple_type": Reason.WRONG_TYPE,
+    "dict_type": Reason.WRONG_TYPE,
+    "model_type": Reason.WRONG_TYPE,
+    "model_attributes_type": Reason.WRONG_TYPE,
+    "json_invalid": Reason.NOT_JSON,
+    "json_size": Reason.TOO_LARGE,
+    "json_depth": Reason.TOO_LARGE,
+}
+"""Reasons by pydantic's type of error, or ours. Every other error is an invalid value."""

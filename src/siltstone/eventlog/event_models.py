@@ -6,7 +6,6 @@ import.
 """
 
 import json
-import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -34,6 +33,7 @@ from siltstone.eventlog.events import (
     MAX_EVENT_BYTES,
     MAX_NAME_BYTES,
     MAX_TIMESTAMP,
+    UUID_FORMAT,
     BuildCancelEvent,
     BuildRequestEvent,
     BuildStatus,
@@ -105,11 +105,8 @@ def _check_name(value: str) -> str:
     return value
 
 
-_UUID: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
 def _normal_uuid(value: str) -> str:
-    if _UUID.fullmatch(value):
+    if UUID_FORMAT.fullmatch(value):
         return value
     try:
         return str(uuid.UUID(value))
@@ -129,12 +126,12 @@ def _check_json(value: str) -> str:
 def _code_reader(kinds: type[E]) -> PlainValidator:
     """Return the validator of a field that holds a code of an enum, or its name."""
     members: dict[object, E] = {kind.name: kind for kind in kinds} | {kind.value: kind for kind in kinds}
-    known = ", ".join(f"{kind.name} {kind.value}" for kind in kinds)
+    allowed = ", ".join(f"{kind.name} {kind.value}" for kind in kinds)
 
     def read(value: object) -> E:
         if not isinstance(value, (int, str)) or isinstance(value, bool) or value not in members:
             given = repr(value) if isinstance(value, (int, str, float)) else type(value).__name__
-            raise PydanticCustomError("code", "is {given}; there are {known}", {"given": given, "known": known})
+            raise PydanticCustomError("code", "is {given}; there are {allowed}", {"given": given, "allowed": allowed})
         return members[value]
 
     return PlainValidator(read, json_schema_input_type=int | str)
@@ -168,7 +165,8 @@ class Model(BaseModel):
             return values
         fields = {name: value for name, value in values.items() if value is not None}
         if not fields.keys() <= cls.__pydantic_fields__.keys():
-            unknown = ", ".join(sorted(str(name) for name in fields if name not in cls.__pydantic_fields__))
+            names = sorted(str(name) for name in fields if name not in cls.__pydantic_fields__)
+            unknown = ", ".join(names).encode(errors="backslashreplace").decode()  # JSON may hold half a character
             raise PydanticCustomError("unknown_fields", "has unknown fields: {unknown}", {"unknown": unknown})
         return fields
 

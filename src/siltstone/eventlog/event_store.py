@@ -53,8 +53,8 @@ from siltstone.eventlog.tables import (
 )
 from siltstone.eventlog.transitions import Run, check
 
-LOOKED_UP_AT_ONCE: Final = 400
-"""Most values in one query, because databases limit the number of parameters."""
+LOOKUP_KEYS: Final = 400
+"""Most keys in one query, because databases limit the number of parameters."""
 
 ROWS_AT_ONCE: Final = 200
 """Rows in one statement of SQLite."""
@@ -99,15 +99,15 @@ def next_index(connection: Connection) -> int:
     Raises:
         Corruption: the stored next index does not follow the last event.
     """
-    found = connection.execute(select(HEAD.c.next_index)).scalar()
+    stored = connection.execute(select(HEAD.c.next_index)).scalar()
     last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
-    if found != last + 1:
+    if stored != last + 1:
         raise Corruption(
-            f"The event log is damaged: its last event has the index {last}, its next one would get {found}. "
+            f"The event log is damaged: its last event has the index {last}, its next one would get {stored}. "
             "Restore it from a copy.",
             reason=Reason.DAMAGED_FILE,
         )
-    return int(found)
+    return int(stored)
 
 
 class EventStore:
@@ -135,7 +135,7 @@ class EventStore:
 
         The tables are overlaid with the plans in `over`, oldest first, which are committed but not applied yet.
         """
-        states = self._looked_up([event for batch in batches for event in batch])
+        states = self._load_states([event for batch in batches for event in batch])
         for committed in over:
             states.overlay(committed.states)
         new: list[Indexed] = []
@@ -145,7 +145,7 @@ class EventStore:
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
-                answer, added = _appended(batch, trial, first + len(new), at)
+                answer, added = _check_batch(batch, trial, first + len(new), at)
             except Conflict as error:
                 answers.append(error)
                 continue
@@ -160,9 +160,9 @@ class EventStore:
 
     def project(self, events: Sequence[Indexed]) -> None:
         """Write events that were checked and numbered before."""
-        states = self._looked_up([one.event for one in events])
-        for one in events:
-            states.apply(one.index, one.event)
+        states = self._load_states([indexed.event for indexed in events])
+        for indexed in events:
+            states.apply(indexed.index, indexed.event)
         self._write(events, states)
 
     def next_index(self) -> int:
@@ -171,7 +171,7 @@ class EventStore:
 
     # ---- looking up ----------------------------------------------------------------------------------------------
 
-    def _looked_up(self, events: Sequence[Event]) -> "StateChanges":
+    def _load_states(self, events: Sequence[Event]) -> "StateChanges":
         builds = {event.build_request_id for event in events}
         refs: set[tuple[str, str]] = set()
         runs: set[str] = set()
@@ -187,14 +187,14 @@ class EventStore:
                         builds.add(other)
             if event.job_run_id is not None:
                 runs.add(event.job_run_id)
-        wanted = _Wanted(
+        keys = _StateKeys(
             ids={event.event_id for event in events},
             builds=builds,
             in_builds=refs,
             partitions=invalidated | {ref for _, ref in refs},
             runs=runs,
         )
-        states = StateChanges(wanted=wanted)
+        states = StateChanges(keys=keys)
         for row in self._rows(EVENTS, ("event_id",), [event.event_id for event in events]):
             states.ids[row["event_id"]] = (row["idx"], stored_json(row))
         states.builds = {row["build_request_id"]: row for row in self._rows(BUILDS, ("build_request_id",), builds)}
@@ -203,43 +203,48 @@ class EventStore:
             tuple(row[name] for name in names): row for row in self._rows(BUILD_PARTITIONS, names, refs)
         }
         states.partitions = {
-            row["partition_ref"]: row for row in self._rows(PARTITIONS, ("partition_ref",), wanted.partitions)
+            row["partition_ref"]: row for row in self._rows(PARTITIONS, ("partition_ref",), keys.partitions)
         }
         states.runs = {row["job_run_id"]: row for row in self._rows(RUNS, ("job_run_id",), runs)}
         return states
 
     def _rows(self, table: Table, names: tuple[str, ...], values: Iterable[Any]) -> Iterable[Row]:
-        wanted = list(values)
-        for start in range(0, len(wanted), LOOKED_UP_AT_ONCE):
-            some = wanted[start : start + LOOKED_UP_AT_ONCE]
-            found = self._found(table, names, some)
-            columns = [column.name for column in table.c] if found else []
-            for row in found:
-                yield dict(zip(columns, row, strict=True))
-
-    def _found(self, table: Table, names: tuple[str, ...], some: list[Any]) -> Sequence[Sequence[Any]]:
         """Look up rows by their keys. SQLite is queried through its driver, which takes a third of the time."""
-        if self._connection.dialect.name != "sqlite":
-            columns = [table.c[name] for name in names]
-            by = columns[0] if len(columns) == 1 else tuple_(*columns)
-            return self._connection.execute(select(table).where(by.in_(some))).all()
-        given = tuple(some) if len(names) == 1 else tuple(value for pair in some for value in pair)
-        driver = self._connection.connection.driver_connection
-        text = _found_text(table, names, len(some))
-        found: list[Sequence[Any]] = driver.execute(text, given).fetchall() if driver is not None else []
-        return found
+        keys = list(values)
+        for start in range(0, len(keys), LOOKUP_KEYS):
+            batch = keys[start : start + LOOKUP_KEYS]
+            rows: Sequence[Sequence[Any]] = []
+            if self._connection.dialect.name != "sqlite":
+                by = [table.c[name] for name in names]
+                key = by[0] if len(by) == 1 else tuple_(*by)
+                rows = self._connection.execute(select(table).where(key.in_(batch))).all()
+            elif (driver := self._connection.connection.driver_connection) is not None:
+                parameters = tuple(batch) if len(names) == 1 else tuple(chain.from_iterable(batch))
+                rows = driver.execute(_lookup_sql(table, names, len(batch)), parameters).fetchall()
+            columns = [column.name for column in table.c] if rows else []
+            for row in rows:
+                yield dict(zip(columns, row, strict=True))
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, events: Sequence[Indexed], states: "StateChanges") -> None:
         if not events:
             return
-        rows = [_event_row(one) for one in events]
+        rows = [_event_row(indexed) for indexed in events]
         self._run_many("events", rows)
-        self._write_checks(rows)
+        if self._connection.dialect.name == "sqlite":
+            checksums = [{"idx": row["idx"], "crc": checksum(row, stored_json(row))} for row in rows]
+            driver = self._connection.connection.driver_connection
+            if driver is None or driver.execute(_HAS_CHECKS).fetchone() is None:  # a log of an earlier version
+                CHECK_METADATA.create_all(self._connection)
+            self._run_many("event_checks", checksums)
         self._run_many(
             "event_partitions",
-            [{"partition_ref": ref, "idx": one.index} for one in events for ref in one.event.partition_refs],
+            [
+                {"partition_ref": ref, "idx": indexed.index}
+                for indexed in events
+                for ref in indexed.event.partition_refs
+            ],
         )
         for table in STATES:
             self._run_many(table.name, list(states.moved[table.name].values()))
@@ -248,87 +253,70 @@ class EventStore:
         )
         self._connection.execute(update(HEAD).values(next_index=events[-1].index + 1))
 
-    def _write_checks(self, rows: list[Row]) -> None:
-        """Write the checksums of events. In a log of an earlier version the first append creates their table."""
-        if self._connection.dialect.name != "sqlite":
-            return
-        checks = [{"idx": row["idx"], "crc": checksum(row, stored_json(row))} for row in rows]
-        if not self._has_checks():
-            CHECK_METADATA.create_all(self._connection)
-        self._run_many("event_checks", checks)
-
-    def _has_checks(self) -> bool:
-        driver = self._connection.connection.driver_connection
-        return driver is not None and driver.execute(_HAS_CHECKS).fetchone() is not None
-
     def _run_many(self, what: str, rows: list[Row]) -> None:
         """Run a statement for many rows through the driver, because SQLAlchemy costs more than the database."""
         if not rows:
             return
-        statement = _statements(self._connection.dialect)[what]
-        if statement.positiontup is None:
+        statement = _write_statements(self._connection.dialect)[what]
+        names: list[str] | None = statement.positiontup
+        if names is None:
             self._connection.exec_driver_sql(statement.string, rows)
             return
+        # SQLite gets one statement for many rows: it is one step, so the driver releases the GIL once.
+        placeholders = f"({', '.join('?' * len(names))})"
         for start in range(0, len(rows), ROWS_AT_ONCE):
-            self._run_at_once(statement, rows[start : start + ROWS_AT_ONCE])
-
-    def _run_at_once(self, statement: Any, rows: list[Row]) -> None:  # noqa: ANN401
-        """Run a SQLite statement once with all rows. It is one step, so the driver releases the GIL once."""
-        names: list[str] = statement.positiontup
-        one = f"({', '.join('?' * len(names))})"
-        text = statement.string.replace(f"VALUES {one}", "VALUES " + ", ".join([one] * len(rows)), 1)
-        values = map(itemgetter(*names), rows)  # every table of ours has more than one column
-        self._connection.exec_driver_sql(text, tuple(chain.from_iterable(values)))
+            batch = rows[start : start + ROWS_AT_ONCE]
+            all_placeholders = ", ".join([placeholders] * len(batch))
+            text = statement.string.replace(f"VALUES {placeholders}", f"VALUES {all_placeholders}", 1)
+            values = map(itemgetter(*names), batch)  # every table of ours has more than one column
+            self._connection.exec_driver_sql(text, tuple(chain.from_iterable(values)))
 
 
-@lru_cache(maxsize=4 * LOOKED_UP_AT_ONCE)
-def _found_text(table: Table, names: tuple[str, ...], count: int) -> str:
+@lru_cache(maxsize=4 * LOOKUP_KEYS)
+def _lookup_sql(table: Table, names: tuple[str, ...], count: int) -> str:
     """Return the SQL that looks up `count` rows of a table by their keys."""
-    one = "?" if len(names) == 1 else "(?, ?)"
-    listed = ", ".join([one] * count)
+    placeholders = ", ".join(["?" if len(names) == 1 else "(?, ?)"] * count)
     key = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    values = f"({listed})" if len(names) == 1 else f"(VALUES {listed})"
+    values = f"({placeholders})" if len(names) == 1 else f"(VALUES {placeholders})"
     columns = ", ".join(column.name for column in table.c)
     return f"SELECT {columns} FROM {table.name} WHERE {key} IN {values}"  # noqa: S608  # names of our own tables
 
 
-def _statements(dialect: Dialect) -> dict[str, Any]:
-    """Return the write statements, compiled once per dialect."""
-    if dialect.name not in _COMPILED:
-        _COMPILED[dialect.name] = {
-            what: statement.compile(dialect=dialect) for what, statement in _written(dialect.name).items()
-        }
-    return _COMPILED[dialect.name]
+def _write_statements(dialect: Dialect) -> dict[str, Any]:
+    """Return the write statements by name, compiled once per dialect.
 
-
-def _written(dialect: str) -> dict[str, Any]:
-    """Return the write statements by name: inserts that replace existing rows, and inserts that add to counts."""
-    kind = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    count = kind(COUNTS)
+    Inserts into state tables replace existing rows, and inserts into counts add to them.
+    """
+    if dialect.name in _COMPILED:
+        return _COMPILED[dialect.name]
+    insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+    count = insert(COUNTS)
     added = {"number": COUNTS.c.number + count.excluded.number}
-    found: dict[str, Any] = {
-        "events": kind(EVENTS),
-        "event_partitions": kind(EVENT_PARTITIONS),
-        "event_checks": kind(EVENT_CHECKS),
+    statements: dict[str, Any] = {
+        "events": insert(EVENTS),
+        "event_partitions": insert(EVENT_PARTITIONS),
+        "event_checks": insert(EVENT_CHECKS),
         "counts": count.on_conflict_do_update(index_elements=["what"], set_=added),
     }
     for table in STATES:
         keys = [column.name for column in table.primary_key]
-        statement = kind(table)
+        statement = insert(table)
         changed = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
-        found[table.name] = statement.on_conflict_do_update(index_elements=keys, set_=changed)
-    return found
+        statements[table.name] = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    compiled = {what: statement.compile(dialect=dialect) for what, statement in statements.items()}
+    _COMPILED[dialect.name] = compiled
+    return compiled
 
 
-def _appended(
+def _check_batch(
     events: Sequence[Event], states: "StateChanges", first: int, at: int
 ) -> tuple[list[Appended], list[Indexed]]:
     new: list[Indexed] = []
     answers: list[Appended] = []
     for event in events:
-        known = states.ids.get(event.event_id)
-        if known is not None:
-            index, other = known
+        stored = states.ids.get(event.event_id)
+        if stored is not None:
+            index, other = stored
             if (other if isinstance(other, str) else event_json(other)) != event_json(event):
                 raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
             answers.append(Appended(index=index, is_new=False))
@@ -341,10 +329,10 @@ def _appended(
     return answers, new
 
 
-def _event_row(one: Indexed) -> Row:
-    event = one.event
+def _event_row(indexed: Indexed) -> Row:
+    event = indexed.event
     return {
-        "idx": one.index,
+        "idx": indexed.index,
         "event_id": event.event_id,
         "timestamp": event.timestamp,
         "build_request_id": event.build_request_id,
@@ -352,7 +340,7 @@ def _event_row(one: Indexed) -> Row:
         "job_run_id": event.job_run_id,
         "job_label": event.job_label,
         "payload": as_json(payload_values(event.payload)),
-        "appended_at": one.appended_at,
+        "appended_at": indexed.appended_at,
     }
 
 
@@ -372,7 +360,7 @@ def stored_json(row: Row) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _StateKeys:
     """The keys of all builds, partitions and job runs that a batch of events refers to."""
 
     ids: set[str] = field(default_factory=set)
@@ -386,7 +374,7 @@ class _Wanted:
 class StateChanges:
     """The states of all builds, partitions and job runs that a batch of events refers to, and their changes."""
 
-    wanted: _Wanted = field(default_factory=_Wanted)
+    keys: _StateKeys = field(default_factory=_StateKeys)
     ids: dict[str, tuple[int, str | Event]] = field(default_factory=dict)
     """Index of each event by its id, with the event or its text."""
     builds: dict[Any, Row] = field(default_factory=dict)
@@ -401,7 +389,7 @@ class StateChanges:
         """Return an independent copy. Rows are shared, because they are replaced and never modified."""
         moved: dict[str, dict[Any, Row]] = defaultdict(dict, {name: dict(rows) for name, rows in self.moved.items()})
         return StateChanges(
-            wanted=self.wanted,
+            keys=self.keys,
             ids=dict(self.ids),
             builds=dict(self.builds),
             in_builds=dict(self.in_builds),
@@ -413,19 +401,19 @@ class StateChanges:
 
     def overlay(self, over: "StateChanges") -> None:
         """Replace rows of these states by the changed rows of `over`."""
-        self.ids |= {ident: over.ids[ident] for ident in self.wanted.ids if ident in over.ids}
+        self.ids |= {ident: over.ids[ident] for ident in self.keys.ids if ident in over.ids}
         for rows, table, keys in (
-            (self.builds, BUILDS, self.wanted.builds),
-            (self.in_builds, BUILD_PARTITIONS, self.wanted.in_builds),
-            (self.partitions, PARTITIONS, self.wanted.partitions),
-            (self.runs, RUNS, self.wanted.runs),
+            (self.builds, BUILDS, self.keys.builds),
+            (self.in_builds, BUILD_PARTITIONS, self.keys.in_builds),
+            (self.partitions, PARTITIONS, self.keys.partitions),
+            (self.runs, RUNS, self.keys.runs),
         ):
             moved = over.moved[table.name]
             rows.update({key: moved[key] for key in keys if key in moved})
 
     def follow(self, new: Sequence[Indexed], after: "StateChanges") -> None:
         """Apply new events to these states, with the resulting rows taken from `after`."""
-        self.ids.update((one.event.event_id, (one.index, one.event)) for one in new)
+        self.ids.update((indexed.event.event_id, (indexed.index, indexed.event)) for indexed in new)
         for name, rows in after.moved.items():
             self.moved[name].update(rows)
         self.counts.update(after.counts)
@@ -461,7 +449,7 @@ class StateChanges:
             case JobEvent() as payload:
                 self._apply_job(index, event, payload)
             case PartitionInvalidationEvent(partition_ref=ref) if ref in self.partitions:
-                self._note(
+                self._set_row(
                     PARTITIONS, self.partitions, ref, self.partitions[ref] | {"invalidated": 1, "last_index": index}
                 )
             case _:
@@ -469,25 +457,25 @@ class StateChanges:
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
         before = self.builds.get(event.build_request_id)
-        asked = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
+        requested = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
             "status": payload.status._value_,
             "message": payload.message,
-            "requested_partitions": before["requested_partitions"] if before and asked == "[]" else asked,
+            "requested_partitions": before["requested_partitions"] if before and requested == "[]" else requested,
             "created_at": before["created_at"] if before else event.timestamp,
             "updated_at": event.timestamp,
             "first_index": before["first_index"] if before else index,
             "last_index": index,
         }
-        self._move("build", BuildStatus, before, payload.status)
-        self._note(BUILDS, self.builds, event.build_request_id, row)
+        self._count_status("build", BuildStatus, before, payload.status)
+        self._set_row(BUILDS, self.builds, event.build_request_id, row)
 
     def _apply_partition(self, index: int, event: Event, payload: PartitionEvent) -> None:
         ref = payload.partition_ref
         state = {"status": payload.status._value_, "last_index": index}
         inside = {"build_request_id": event.build_request_id, "partition_ref": ref} | state
-        self._note(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
+        self._set_row(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
         row = {
             "partition_ref": ref,
             "message": payload.message,
@@ -496,8 +484,8 @@ class StateChanges:
             "job_run_id": payload.job_run_id,
             "invalidated": 0,
         } | state
-        self._move("partition", PartitionStatus, self.partitions.get(ref), payload.status)
-        self._note(PARTITIONS, self.partitions, ref, row)
+        self._count_status("partition", PartitionStatus, self.partitions.get(ref), payload.status)
+        self._set_row(PARTITIONS, self.partitions, ref, row)
 
     def _apply_job(self, index: int, event: Event, payload: JobEvent) -> None:
         before = self.runs.get(payload.job_run_id)
@@ -511,13 +499,13 @@ class StateChanges:
             "updated_at": event.timestamp,
             "last_index": index,
         }
-        self._move("job", JobStatus, before, payload.status)
-        self._note(RUNS, self.runs, payload.job_run_id, row)
+        self._count_status("job", JobStatus, before, payload.status)
+        self._set_row(RUNS, self.runs, payload.job_run_id, row)
 
-    def _move(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
+    def _count_status(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
         if before is not None:
             self.counts[f"{what} {kinds(before['status']).name}"] -= 1
         self.counts[f"{what} {to._name_}"] += 1
 
-    def _note(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
+    def _set_row(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
         rows[key] = self.moved[table.name][key] = row

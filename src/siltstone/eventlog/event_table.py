@@ -45,7 +45,7 @@ class EventTable(Protocol):
         """Change some of the table's properties."""
         ...
 
-    def add_columns(self, wanted: pa.Schema) -> None:
+    def add_columns(self, columns: pa.Schema) -> None:
         """Add missing columns, and missing fields of columns, to the table."""
         ...
 

@@ -11,6 +11,7 @@ Terms:
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
@@ -23,6 +24,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_NAME_BYTES: Final = 1024
 """Size limit of a name (build request, partition, job, job run), because names are in indexes."""
 MAX_TIMESTAMP: Final = 2**63 - 1
+UUID_FORMAT: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The one spelling of event ids in a log."""
 
 
 class EventType(StrEnum):
@@ -351,7 +354,7 @@ def _listed(value: object) -> object:
 
 
 def _other_values(payload: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {one.name: getattr(payload, one.name) for one in fields(payload)}
+    return {attribute.name: getattr(payload, attribute.name) for attribute in fields(payload)}
 
 
 _VALUES: Final[Mapping[type[Payload], Callable[[Any], dict[str, Any]]]] = {
@@ -365,9 +368,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     """Return a value of config or manifests in its JSON form."""
     match value:
         case tuple():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case JobInput() | JobConfig() | PartitionManifest():
-            return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+            return {attribute.name: _plain(getattr(value, attribute.name)) for attribute in fields(value)}
         case dict():
             return dict(sorted(value.items()))
         case _:

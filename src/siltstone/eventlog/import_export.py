@@ -25,8 +25,8 @@ class Imported:
 
 def export_lines(log: EventLog, *, wanted: Filter | None = None) -> Iterator[str]:
     """Yield every event as a line, in order."""
-    for one in log.events(wanted=wanted, at_once=AT_ONCE):
-        yield event_json(one.event)
+    for indexed in log.events(wanted=wanted, at_once=AT_ONCE):
+        yield event_json(indexed.event)
 
 
 def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
@@ -52,13 +52,10 @@ def import_lines(log: EventLog, lines: Iterable[str | bytes]) -> Imported:
     while True:
         try:
             group = list(islice(events, AT_ONCE))
-            new += sum(one.is_new for one in log.append(*group))
+            new += sum(appended.is_new for appended in log.append(*group))
         except (InvalidRequest, Conflict) as error:
-            raise type(error)(f"{error} {_done(read)}", reason=error.reason) from error
+            done = f"The first {read:,} events are in the log." if read else "Nothing was appended."
+            raise type(error)(f"{error} {done}", reason=error.reason) from error
         read += len(group)
         if len(group) < AT_ONCE:
             return Imported(events=read, new=new)
-
-
-def _done(read: int) -> str:
-    return f"The first {read:,} events are in the log." if read else "Nothing was appended."

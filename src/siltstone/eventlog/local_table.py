@@ -25,9 +25,10 @@ from siltstone.model.commit import Commit, Committed
 from siltstone.model.files import Added, DataFile, Live
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
-KEPT_ENTRIES: Final = 100
-KEPT_HOURS: Final = 24.0
-PRESENCE: Final = "_presence"
+RETAINED_ENTRIES: Final = 100
+RETAINED_HOURS: Final = 24.0
+"""Retention of the table's log entries, by number and by age in hours."""
+LIVENESS_FOLDER: Final = "_live"
 SWEPT_AFTER_HOURS: Final = 1.0
 """Hours for which replaced files stay on disk, because readers may still use them."""
 SWEEP_EVERY_SECONDS: Final = 600.0
@@ -72,9 +73,9 @@ class LocalEventTable:
         """Change some of the table's properties."""
         self._table.set_properties(properties)
 
-    def add_columns(self, wanted: pa.Schema) -> None:
+    def add_columns(self, columns: pa.Schema) -> None:
         """Add missing columns to the table."""
-        self._table.evolve(lambda _: wanted)
+        self._table.evolve(lambda _: columns)
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
         """Apply one commit through the one commit path."""
@@ -100,7 +101,7 @@ class LocalEventTable:
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Hold the owner's liveness lock inside the block."""
-        return LivenessLock(self._table.path / PRESENCE, owner)
+        return LivenessLock(self._table.path / LIVENESS_FOLDER, owner)
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet; return its size in bytes."""
@@ -108,20 +109,17 @@ class LocalEventTable:
         content = small_file(rows)
         size = len(content)
         try:
-            with _opened(full) as file:
+            with _create_file(full) as file:
                 file.write(content)
             self._table.accept_in_memory(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
         except OSError as error:
             full.unlink(missing_ok=True)
             raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
         if size <= RECENT_BYTES:
-            self._keep_rows(path, rows)
+            self._recent[path] = rows
+            while len(self._recent) > RECENT_FILES:
+                del self._recent[next(iter(self._recent))]
         return size
-
-    def _keep_rows(self, path: str, rows: pa.Table) -> None:
-        self._recent[path] = rows
-        while len(self._recent) > RECENT_FILES:
-            del self._recent[next(iter(self._recent))]
 
     def read(self, path: str) -> pa.Table:
         """Read a file."""
@@ -136,26 +134,25 @@ class LocalEventTable:
 
     def notice(self, version: int) -> None:
         """Report a commit. After some commits, tidy the log, merge small files and sweep in the background."""
-        self._tidying.notice(self._table, version, then=self._keep_small)
+        self._tidying.notice(self._table, version, then=self._merge_and_sweep)
 
-    def _keep_small(self, table: Table) -> None:
+    def _merge_and_sweep(self, table: Table) -> None:
         with suppress(SiltstoneError):  # the next notice tries again soon
-            while self._many and self._squash(table):
+            while self._many and squash(
+                table, liveness_folder=LIVENESS_FOLDER, clock=self._clock, many=self._many, recent=self._recent
+            ):
                 pass
             now = self._clock.monotonic_seconds()
             if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
                 self._swept_at = now
                 sweep(table)
 
-    def _squash(self, table: Table) -> int:
-        return squash(table, presence=PRESENCE, clock=self._clock, many=self._many, recent=self._recent)
-
     def close(self) -> None:
         """Wait for the background thread."""
         self._background.close()
 
 
-def _opened(path: Path) -> BinaryIO:
+def _create_file(path: Path) -> BinaryIO:
     """Create a new file, and its folder if needed."""
     try:
         return path.open("xb")
@@ -172,13 +169,15 @@ def sweep(table: Table) -> int:
     owned: dict[str, list[Path]] = {}
     for path in folder.glob("*.parquet"):
         owned.setdefault(path.name.split(".")[0], []).append(path)
-    found = [path for owner, paths in owned.items() if not is_live(table.path / PRESENCE, owner) for path in paths]
-    kept = {file.path for file in table.pin().files}  # after `found`: commits until now are named here
-    kept |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # readers may still use them
-    dead = [path for path in found if f"{DATA}/{path.name}" not in kept]
-    for path in dead:
+    dead = [
+        path for owner, paths in owned.items() if not is_live(table.path / LIVENESS_FOLDER, owner) for path in paths
+    ]
+    in_use = {file.path for file in table.pin().files}  # after `dead`: commits until now are named here
+    in_use |= table.removed(within_hours=SWEPT_AFTER_HOURS)  # readers may still use them
+    unreferenced = [path for path in dead if f"{DATA}/{path.name}" not in in_use]
+    for path in unreferenced:
         path.unlink(missing_ok=True)
-    return len(dead)
+    return len(unreferenced)
 
 
 def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalEventTable:
@@ -191,7 +190,14 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
     if not has_versions(path):
         if not create:
             raise NotFound(f"There is no event log at {address.shown}.")
-        _create(path, settings)
+        try:
+            Table.create(
+                path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES, durable=settings.durable
+            )
+        except Conflict:
+            pass  # another process was faster
+        except OSError as error:
+            raise Unavailable(f"No event log can be made at {path}: {error}") from error
     table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
     table.version()
     return LocalEventTable(table, settings=settings, clock=clock)
@@ -203,18 +209,7 @@ def open_table(path: Path, *, settings: Settings, clock: Clock, label: str | Non
         path,
         settings=settings,
         clock=clock,
-        retention=Retention(hours=KEPT_HOURS, max_entries=KEPT_ENTRIES),
+        retention=Retention(hours=RETAINED_HOURS, max_entries=RETAINED_ENTRIES),
         label=label or f"Event log {path}",
         must_exist=True,
     )
-
-
-def _create(path: Path, settings: Settings) -> None:
-    try:
-        Table.create(
-            path, TABLE_SCHEMA, partition_by=[DAY, FIRST_INDEX], properties=NEW_PROPERTIES, durable=settings.durable
-        )
-    except Conflict:
-        return  # another process was faster
-    except OSError as error:
-        raise Unavailable(f"No event log can be made at {path}: {error}") from error

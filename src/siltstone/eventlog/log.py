@@ -5,32 +5,31 @@
 same code.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from siltstone.clock import Clock, SystemClock, epoch_ns
+from siltstone.clock import Clock
 from siltstone.config import Role, Settings
 from siltstone.errors import Corruption, InvalidRequest, NotFound, Reason
 from siltstone.eventlog import queries
 from siltstone.eventlog.address import Address, BackendKind, parse_address
+from siltstone.eventlog.database import open_database
 from siltstone.eventlog.delta_backend import open_delta
 from siltstone.eventlog.event_json import check_event, is_plain
-from siltstone.eventlog.event_store import Appended, EventStore, next_index
+from siltstone.eventlog.event_store import Appended, next_index
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
 from siltstone.eventlog.queries import Build, Filter, JobRun, Listed, Page, Partition, Summary
-from siltstone.eventlog.sql_backend import Database, open_database
+from siltstone.eventlog.spark_report import Report, read_events, report
+from siltstone.eventlog.sql_backend import SqlBackend
 from siltstone.model.roles import check_may_write, may_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from siltstone.eventlog.spark_report import Report
 
 PAGE_EVENTS: Final = 100
 """Default number of events in a page. `Page.has_more` says whether there are more."""
@@ -68,7 +67,7 @@ class EventLogBackend(Protocol):
         """The version of the log's columns."""
         ...
 
-    def look_again(self) -> int:
+    def refresh_version(self) -> int:
         """Read the log's version again and return it, because another process may have migrated the log."""
         ...
 
@@ -79,63 +78,6 @@ class EventLogBackend(Protocol):
     def close(self) -> None:
         """Wait for pending appends and release all resources."""
         ...
-
-
-class SqlBackend:
-    """A log in the tables of an SQL database."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._clock = SystemClock()
-        self._mutex = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def append(self, events: Sequence[Event]) -> list[Appended]:
-        """Append in one transaction."""
-        with self._database.writing() as connection:
-            return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
-
-    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
-        """Append on the backend's own thread, in order, because a database takes one writer at a time."""
-        with self._mutex:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
-            return self._pool.submit(self.append, events)
-
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Open the database for queries."""
-        return self._database.reading()
-
-    def rebuild(self) -> None:
-        """Refuse, because the tables are the log.
-
-        Raises:
-            InvalidRequest: always.
-        """
-        raise InvalidRequest("Only a log on Delta has a projection that can be rebuilt.")
-
-    def heal(self) -> bool:
-        """Do nothing: the tables are the log."""
-        return False
-
-    @property
-    def version(self) -> int:
-        """The version of the tables."""
-        return self._database.version
-
-    def look_again(self) -> int:
-        """Read the version of the tables again, because another process may have migrated them."""
-        return self._database.look_again()
-
-    def migrate(self) -> None:
-        """Add missing columns to the tables."""
-        self._database.migrate()
-
-    def close(self) -> None:
-        """Wait for pending appends, and close the database."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        self._database.close()
 
 
 class EventLog:
@@ -206,14 +148,16 @@ class EventLog:
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
         check_may_write(self._role, doing="append events")
-        if self._backend.version < SCHEMA_VERSION and self._backend.look_again() < SCHEMA_VERSION:
+        if self._backend.version < SCHEMA_VERSION and self._backend.refresh_version() < SCHEMA_VERSION:
             raise InvalidRequest(
                 f"Event log {self.uri} has version {self.version}; it can be read, but before anything is appended it needs "
                 f"version {SCHEMA_VERSION}: run silt events migrate. Older versions of Siltstone cannot use it after that."
             )
         if len(events) > MAX_APPENDED:
             raise InvalidRequest(f"{len(events):,} events are too many for one append ({MAX_APPENDED:,}).")
-        return events if all(map(is_plain, events)) else tuple(map(_ruled, events))
+        if all(map(is_plain, events)):
+            return events
+        return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
 
     # ---- queries -------------------------------------------------------------------------------------------------
     #
@@ -222,16 +166,16 @@ class EventLog:
 
     def page(self, start: int = 1, *, limit: int = PAGE_EVENTS, wanted: Filter | None = None) -> Page:
         """Return the events from an index on that match the filter."""
-        return self._ask(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
+        return self._query(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
 
     def events(self, start: int = 1, *, wanted: Filter | None = None, at_once: int = 1000) -> Iterator[Indexed]:
         """Yield all events from an index on, page by page."""
         while True:
-            found = self.page(start, limit=at_once, wanted=wanted)
-            yield from found.events
-            if not found.has_more:
+            page = self.page(start, limit=at_once, wanted=wanted)
+            yield from page.events
+            if not page.has_more:
                 return
-            start = found.next_index
+            start = page.next_index
 
     def event(self, event_id: str) -> Indexed:
         """Return one event.
@@ -239,30 +183,30 @@ class EventLog:
         Raises:
             NotFound: no event has this id.
         """
-        return self._one(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
+        return self._require(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
 
     def events_of_build(self, build_request_id: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events of a build request."""
-        return self._ask(lambda c: queries.events_of_build(c, build_request_id, limit=limit))
+        return self._query(lambda c: queries.events_of_build(c, build_request_id, limit=limit))
 
     def events_of_partition(self, partition_ref: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events about a partition."""
-        return self._ask(lambda c: queries.events_of_partition(c, partition_ref, limit=limit))
+        return self._query(lambda c: queries.events_of_partition(c, partition_ref, limit=limit))
 
     def events_of_run(self, job_run_id: str, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events of a job run."""
-        return self._ask(lambda c: queries.events_of_run(c, job_run_id, limit=limit))
+        return self._query(lambda c: queries.events_of_run(c, job_run_id, limit=limit))
 
     def events_between(self, start: int, end: int, *, limit: int | None = None) -> Listed[Indexed]:
         """Return the events with a timestamp from `start` up to, not including, `end` (nanoseconds)."""
-        return self._ask(lambda c: queries.events_between(c, start, end, limit=limit))
+        return self._query(lambda c: queries.events_between(c, start, end, limit=limit))
 
     def builds(
         self, *, limit: int | None = None, statuses: Iterable[BuildStatus] = (), after: str | None = None
     ) -> Listed[Build]:
         """Return build requests with their status, latest change first; `after` continues a list that was cut."""
-        wanted = tuple(statuses)
-        return self._ask(lambda c: queries.builds(c, limit=limit, statuses=wanted, after=after))
+        selected = tuple(statuses)
+        return self._query(lambda c: queries.builds(c, limit=limit, statuses=selected, after=after))
 
     def build(self, build_request_id: str) -> Build:
         """Return one build request.
@@ -270,13 +214,13 @@ class EventLog:
         Raises:
             NotFound: no build request in the log has this id.
         """
-        return self._one(lambda c: queries.build(c, build_request_id), f"build request {build_request_id}")
+        return self._require(lambda c: queries.build(c, build_request_id), f"build request {build_request_id}")
 
     def partitions(
         self, *, limit: int | None = None, glob: str | None = None, after: str | None = None
     ) -> Listed[Partition]:
         """Return partitions with their status, latest change first; `after` continues a list that was cut."""
-        return self._ask(lambda c: queries.partitions(c, limit=limit, glob=glob, after=after))
+        return self._query(lambda c: queries.partitions(c, limit=limit, glob=glob, after=after))
 
     def partition(self, partition_ref: str) -> Partition:
         """Return the latest status of a partition.
@@ -284,15 +228,15 @@ class EventLog:
         Raises:
             NotFound: no event has its status.
         """
-        return self._one(lambda c: queries.partition(c, partition_ref), f"partition {partition_ref}")
+        return self._require(lambda c: queries.partition(c, partition_ref), f"partition {partition_ref}")
 
     def active_builds(self, partition_ref: str) -> list[Build]:
         """Return the build requests that have not ended and will build a partition."""
-        return self._ask(lambda c: queries.active_builds(c, partition_ref))
+        return self._query(lambda c: queries.active_builds(c, partition_ref))
 
     def last_build(self, prefix: str) -> Build | None:
         """Return the build request with the greatest id, by its bytes, that starts with `prefix`; None if none does."""
-        return self._ask(lambda c: queries.last_build(c, prefix))
+        return self._query(lambda c: queries.last_build(c, prefix))
 
     def runs(
         self,
@@ -306,7 +250,7 @@ class EventLog:
 
         `after` continues a list that was cut.
         """
-        return self._ask(
+        return self._query(
             lambda c: queries.runs(
                 c, limit=limit, build_request_id=build_request_id, label_glob=label_glob, after=after
             )
@@ -314,7 +258,7 @@ class EventLog:
 
     def next_index(self) -> int:
         """Return the index of the next event."""
-        return self._ask(next_index)
+        return self._query(next_index)
 
     @property
     def version(self) -> int:
@@ -347,54 +291,48 @@ class EventLog:
         Raises:
             InvalidRequest: the log is not on Delta.
         """
-        from siltstone.eventlog.spark_report import read_events
+        if self._address.backend is not BackendKind.DELTA:
+            raise InvalidRequest(
+                f"Spark can only read event logs in a local Delta table, not {self.uri}. Export it and import it into such a log."
+            )
+        return read_events(spark, self._address.path)
 
-        return read_events(spark, self._delta_path())
-
-    def report(self, spark: "SparkSession", *, limit: int = 20) -> "Report":
+    def report(self, spark: "SparkSession", *, limit: int = 20) -> Report:
         """Compute on Spark the outcomes of builds and jobs, the failure rates of jobs, and the slowest partitions.
 
         Raises:
             InvalidRequest: the log is not on Delta.
         """
-        from siltstone.eventlog.spark_report import report
-
         return report(self.read(spark), limit=limit)
-
-    def _delta_path(self) -> str:
-        if self._address.backend is not BackendKind.DELTA:
-            raise InvalidRequest(
-                f"Spark can only read event logs in a local Delta table, not {self.uri}. Export it and import it into such a log."
-            )
-        return self._address.path
 
     def summary(self) -> Summary:
         """Return the counts of the log's content."""
-        return self._ask(queries.summary)
+        return self._query(queries.summary)
 
-    def _ask(self, question: Callable[[Connection], T]) -> T:
+    def _query(self, query: Callable[[Connection], T]) -> T:
+        """Run a query. If the derived tables are damaged, rebuild them and run it again."""
         try:
-            return self._answered(question)
+            return self._query_once(query)
         except Corruption:
             if not self._backend.heal():
                 raise
-        return self._answered(question)
+        return self._query_once(query)
 
-    def _answered(self, question: Callable[[Connection], T]) -> T:
+    def _query_once(self, query: Callable[[Connection], T]) -> T:
         with self._backend.reading() as connection:
             try:
-                return question(connection)
+                return query(connection)
             except (KeyError, TypeError, ValueError) as error:  # of a row that differs from what was written
                 raise Corruption(
                     f"Event log {self.uri} is damaged: {type(error).__name__}: {error}. Restore it from a copy.",
                     reason=Reason.DAMAGED_FILE,
                 ) from error
 
-    def _one(self, question: Callable[[Connection], T | None], what: str) -> T:
-        found = self._ask(question)
-        if found is None:
+    def _require(self, query: Callable[[Connection], T | None], what: str) -> T:
+        result = self._query(query)
+        if result is None:
             raise NotFound(f"Event log {self.uri} has no {what}.")
-        return found
+        return result
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -411,7 +349,3 @@ class EventLog:
     ) -> None:
         """Close the log after the block."""
         self.close()
-
-
-def _ruled(event: Event) -> Event:
-    return check_event(event, where=f"Event {event.event_id}")

@@ -14,7 +14,7 @@ A projection that is broken, or of another layout, is deleted and rebuilt.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,11 @@ from sqlalchemy import Connection, insert, inspect, select, update
 from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.eventlog.arrow_rows import FIRST_INDEX, from_rows
+from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.event_store import AppendPlan, EventStore
 from siltstone.eventlog.event_table import EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.pending_commits import Backlog, CommitRange, PendingCommits
-from siltstone.eventlog.sql_backend import Database, open_projection
 from siltstone.eventlog.tables import CHECK_METADATA, HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
@@ -59,29 +59,19 @@ class Projection:
         self._path = path
         self._projecting = threading.RLock()
         self._pending = PendingCommits()
-        self._database = self._opened()
+        self._database = self._open()
 
-    def _opened(self) -> Database:
+    def _open(self) -> Database:
         for _ in range(REBUILDS):
             database = open_projection(self._path)
             try:
-                self._prepare(database)
+                _ensure_tables(database)
             except Corruption:
                 database.close()
                 self._delete()
             else:
                 return database
         raise Unavailable(f"The projection {self._path} cannot be made. Delete it, and look at the disk.")
-
-    def _prepare(self, database: Database) -> None:
-        with database.reading() as connection:
-            exists = inspect(connection).has_table(PROJECTED.name)
-        if not exists:
-            with database.writing() as connection:
-                _make_tables(connection)
-        with database.reading() as connection:
-            if connection.execute(select(PROJECTED.c.layout)).scalar() != LAYOUT:
-                raise Corruption("another layout")
 
     def _delete(self) -> None:
         for suffix in ("", "-wal", "-shm"):
@@ -98,7 +88,7 @@ class Projection:
             self._pending.clear()
             self._database.close()
             self._delete()
-            self._database = self._opened()
+            self._database = self._open()
 
     def close(self) -> None:
         """Apply pending commits, and close the database."""
@@ -112,27 +102,24 @@ class Projection:
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Open one consistent state that has all events of a version of the table; default: the newest version."""
         until = self._table.version() if version is None else version
-        self._try_flush()  # after the version was read: commits of this process come from memory, not files
+        if self._pending:  # after the version was read: commits of this process come from memory, not files
+            with suppress(Corruption):  # `catch_up` repairs it
+                self.flush()
         while True:
-            with self._asked(until) as connection:
+            with self._reading_at(until) as connection:
                 if connection is not None:
                     yield connection
                     return
             self.catch_up(until)
 
-    def _try_flush(self) -> None:
-        if self._pending:
-            with suppress(Corruption):  # `catch_up` repairs it
-                self.flush()
-
     @contextmanager
-    def _asked(self, until: int) -> Iterator[Connection | None]:
+    def _reading_at(self, until: int) -> Iterator[Connection | None]:
         """Read the projection as it is; None if it is behind, of another log, or broken."""
         with ExitStack() as stack:
             try:
-                found = stack.enter_context(self._database.reading())
-                at = _version(found)
-                connection = found if at == until or (at > until and not self._is_ahead(at)) else None
+                opened = stack.enter_context(self._database.reading())
+                at = _version(opened)
+                connection = opened if at == until or (at > until and not self._is_ahead(at)) else None
             except Corruption:  # `catch_up` repairs it
                 connection = None
             if connection is None:
@@ -158,34 +145,31 @@ class Projection:
         live = False
         while True:
             with self._database.reading() as connection:
-                at, commit_id = _version(connection), _commit_id(connection)
+                at = _version(connection)
+                commit_id: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar()
             if at >= until:
                 if at > until and self._is_ahead(at):
                     raise Corruption(f"The projection {self._path} is ahead of its log.")
                 return
-            self._check_same(at, commit_id)
+            if at >= 0 and commit_id is not None:
+                with suppress(FileNotFoundError):  # the entry was cleaned: its commit id is not known
+                    if self._table.added(at).commit_id != commit_id:  # another table has replaced ours
+                        raise Corruption(f"The projection {self._path} is of another log.")
             step = self._live_step() if live else self._next_step(at, until)
             try:
-                self._take(at, step)
+                self._apply_step(at, step)
             except _Moved as error:
-                if live and not self._table.exists(error.path) and error.path in {f.path for f in self._live_files()}:
+                if (
+                    live
+                    and not self._table.exists(error.path)
+                    and error.path in {file.path for file in self._table.live().files}
+                ):
                     raise Corruption(
                         f"{self._table.label}: {error.path} cannot be read: it is not there. Restore it from a copy.",
                         reason=Reason.MISSING_FILE,
                     ) from error
                 live = True
             reach("eventlog.during_catch_up")
-
-    def _live_files(self) -> tuple[DataFile, ...]:
-        return self._table.live().files
-
-    def _check_same(self, at: int, commit_id: str | None) -> None:
-        """Refuse to continue from a version of another table that has replaced ours."""
-        if at < 0 or commit_id is None:
-            return
-        with suppress(FileNotFoundError):  # the entry was cleaned: its commit id is not known
-            if self._table.added(at).commit_id != commit_id:
-                raise Corruption(f"The projection {self._path} is of another log.")
 
     def _next_step(self, at: int, until: int) -> "_Step":
         """Return the next files to apply: those of some versions or, if their entries were cleaned, the live files."""
@@ -208,48 +192,41 @@ class Projection:
             commit_id = self._table.added(live.version).commit_id
         return _Step(version=live.version, files=live.files, commit_id=commit_id)
 
-    def _take(self, at: int, step: "_Step") -> None:
-        """Apply one step in one transaction, unless another process was faster."""
+    def _apply_step(self, at: int, step: "_Step") -> None:
+        """Apply the events of one step that the projection lacks in one transaction, unless another process was faster."""
         with self._database.writing() as connection:
-            if _version(connection) == at:
-                self._project(connection, step.files)
-                _set_version(connection, step.version, step.commit_id)
+            if _version(connection) != at:
+                return
+            store = EventStore(connection)
+            start = store.next_index()
+            events: list[Indexed] = []
+            for file in step.files:
+                text = file.partition.get(FIRST_INDEX)
+                first = None if text is None else int(text)
+                if first is None or first + file.rows > start or first >= start:
+                    events += self._read(file, first, start)
+            events.sort(key=lambda indexed: indexed.index)
+            if events and [indexed.index for indexed in events] != list(range(start, start + len(events))):
+                raise Corruption(
+                    f"{self._table.label}: events {start} to {events[-1].index} are not all there. "
+                    "Restore the log from a copy."
+                )
+            store.project(events)
+            _set_version(connection, step.version, step.commit_id)
 
-    def _project(self, connection: Connection, files: Iterable[DataFile]) -> None:
-        """Write the events of these files that the projection does not have yet."""
-        store = EventStore(connection)
-        known = store.next_index()
-        events = [
-            one
-            for file in files
-            if (first := _first_index(file)) is None or first + file.rows > known or first >= known
-            for one in self._read(file, first, known)
-        ]
-        events.sort(key=lambda one: one.index)
-        if events and [one.index for one in events] != list(range(known, known + len(events))):
-            raise Corruption(
-                f"{self._table.label}: events {known} to {events[-1].index} are not all there. Restore the log from a copy."
-            )
-        store.project(events)
-
-    def _read(self, file: DataFile, first: int | None, known: int) -> Iterator[Indexed]:
+    def _read(self, file: DataFile, first: int | None, start: int) -> Iterator[Indexed]:
         try:
             rows = self._table.read(file.path)
         except FileNotFoundError as error:
             raise _Moved(file.path) from error
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise Unavailable(f"{self._table.label}: {file.path} cannot be read now ({error}).") from error
             raise Corruption(
                 f"{self._table.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
             ) from error
-        except pa.ArrowException as error:
-            raise Corruption(
-                f"{self._table.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
-                reason=Reason.DAMAGED_FILE,
-            ) from error
-        return from_rows(rows, first_index=first, where=f"{self._table.label}: {file.path}", known=known)
+        return from_rows(rows, first_index=first, where=f"{self._table.label}: {file.path}", start=start)
 
     # ---- appends of this process ---------------------------------------------------------------------------------
 
@@ -266,7 +243,12 @@ class Projection:
             return self._check(batches, version=version, at=at)
 
     def _check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> AppendPlan:
-        self._remember_moves(version)
+        until = self._pending.until
+        with suppress(FileNotFoundError):  # the entry was cleaned: the events are read from the files
+            # Commits since ours that only moved rows are added, so that our own commits can stay pending.
+            while until is not None and until < version and not (added := self._table.added(until + 1)).files:
+                until += 1
+                self._pending.add(until, AppendPlan.empty(), added.commit_id or "")
         with self._database.reading() as connection:
             over = self._pending.over(_version(connection), until=version)
             if over is not None:
@@ -275,14 +257,6 @@ class Projection:
             if _version(connection) > version:
                 raise LogChanged(f"another process was first: version {version} is not the newest any more")
             return EventStore(connection).check(batches, at=at)
-
-    def _remember_moves(self, version: int) -> None:
-        """Add the commits since ours that only moved rows, so that our own commits can stay pending."""
-        until = self._pending.until
-        with suppress(FileNotFoundError):  # the entry was cleaned: the events are read from the files
-            while until is not None and until < version and not (added := self._table.added(until + 1)).files:
-                until += 1
-                self._pending.add(until, AppendPlan.empty(), added.commit_id or "")
 
     def add_commit(self, version: int, plan: AppendPlan, *, commit_id: str) -> Backlog:
         """Add a commit of this process, to be applied later; return the backlog."""
@@ -320,18 +294,20 @@ class _Step:
     commit_id: str | None
 
 
-def _make_tables(connection: Connection) -> None:
-    METADATA.create_all(connection)
-    PROJECTION_METADATA.create_all(connection)
-    CHECK_METADATA.create_all(connection)
-    if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # no other process was faster
-        connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
-        connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
-
-
-def _first_index(file: DataFile) -> int | None:
-    text = file.partition.get(FIRST_INDEX)
-    return None if text is None else int(text)
+def _ensure_tables(database: Database) -> None:
+    with database.reading() as connection:
+        exists = inspect(connection).has_table(PROJECTED.name)
+    if not exists:
+        with database.writing() as connection:
+            METADATA.create_all(connection)
+            PROJECTION_METADATA.create_all(connection)
+            CHECK_METADATA.create_all(connection)
+            if connection.execute(select(PROJECTED.c.id)).scalar() is None:  # no other process was faster
+                connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
+                connection.execute(insert(PROJECTED).values(id=1, layout=LAYOUT, version=-1))
+    with database.reading() as connection:
+        if connection.execute(select(PROJECTED.c.layout)).scalar() != LAYOUT:
+            raise Corruption("another layout")
 
 
 _VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
@@ -340,15 +316,10 @@ _VERSION: Final = f"SELECT version FROM {PROJECTED.name}"  # noqa: S608
 
 def _version(connection: Connection) -> int:
     driver = connection.connection.driver_connection
-    found = driver.execute(_VERSION).fetchone() if driver is not None else None
-    if found is None or not isinstance(found[0], int):
+    row = driver.execute(_VERSION).fetchone() if driver is not None else None
+    if row is None or not isinstance(row[0], int):
         raise Corruption("A projection without a version.")
-    return found[0]
-
-
-def _commit_id(connection: Connection) -> str | None:
-    found: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar()
-    return found
+    return row[0]
 
 
 def _set_version(connection: Connection, version: int, commit_id: str | None) -> None:

@@ -151,47 +151,39 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
     if not 1 <= start <= MAX_NUMBER:
         raise InvalidRequest(f"Events are counted from 1 to {MAX_NUMBER}; there is no index {start}.")
     _check_limit(limit)
-    found = _select(connection).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
-    events = _events(connection, found.limit(limit + 1))
+    query = _select(connection).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
+    events = _events(connection, query.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
-    if wanted == Filter():
-        _check_gapless(shown, start, following)
+    if wanted == Filter():  # indexes have no gaps
+        indexes = [indexed.index for indexed in shown]
+        expected = range(start, following)
+        if indexes != list(expected):
+            missing = next((index for index in expected if index not in set(indexes)), start)
+            raise Corruption(
+                f"The event log is damaged: event {missing} is missing. Restore it from a copy.",
+                reason=Reason.DAMAGED_FILE,
+            )
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
 
-def _check_gapless(events: Sequence[Indexed], start: int, end: int) -> None:
-    """Refuse a page without a filter that lacks an index from its start on.
-
-    Raises:
-        Corruption: an index is missing.
-    """
-    expected = range(start, end)
-    found = [one.index for one in events]
-    if found != list(expected):
-        missing = next((index for index in expected if index not in set(found)), start)
-        raise Corruption(
-            f"The event log is damaged: event {missing} is missing. Restore it from a copy.", reason=Reason.DAMAGED_FILE
-        )
-
-
 def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.partition_refs or wanted.partition_globs:
         ref = EVENT_PARTITIONS.c.partition_ref
-        fits = [matches(ref, glob) for glob in wanted.partition_globs]
+        alternatives = [matches(ref, glob) for glob in wanted.partition_globs]
         if wanted.partition_refs:
-            fits.append(ref.in_(wanted.partition_refs))
-        about = select(EVENT_PARTITIONS.c.idx).where(or_(*fits), EVENT_PARTITIONS.c.idx >= start)
-        found.append(EVENTS.c.idx.in_(about))
+            alternatives.append(ref.in_(wanted.partition_refs))
+        indexes = select(EVENT_PARTITIONS.c.idx).where(or_(*alternatives), EVENT_PARTITIONS.c.idx >= start)
+        conditions.append(EVENTS.c.idx.in_(indexes))
     for column, values in (
         (EVENTS.c.job_label, wanted.job_labels),
         (EVENTS.c.job_run_id, wanted.job_run_ids),
         (EVENTS.c.build_request_id, wanted.build_request_ids),
     ):
         if values:
-            found.append(column.in_(values))
-    return found
+            conditions.append(column.in_(values))
+    return conditions
 
 
 def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
@@ -232,8 +224,8 @@ def events_of_run(connection: Connection, job_run_id: str, *, limit: int | None)
 
 def events_of_partition(connection: Connection, partition_ref: str, *, limit: int | None) -> Listed[Indexed]:
     """Return the events about a partition."""
-    about = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == check_text(partition_ref))
-    first = about.order_by(EVENT_PARTITIONS.c.idx).limit(_fetched(limit))
+    indexes = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == check_text(partition_ref))
+    first = indexes.order_by(EVENT_PARTITIONS.c.idx).limit(_fetch_limit(limit))
     return _listed(connection, EVENTS.c.idx.in_(first), limit)
 
 
@@ -245,42 +237,38 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int |
     if not (-MAX_NUMBER <= start <= MAX_NUMBER and -MAX_NUMBER <= end <= MAX_NUMBER):
         raise InvalidRequest(f"A time is a number of nanoseconds, at most {MAX_NUMBER}.")
     within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
-    first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetched(limit))
-    found = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
-    shown = _cut(sorted(found, key=lambda one: (one.event.timestamp, one.index)), limit)
-    return Listed(sorted(shown, key=lambda one: one.index), has_more=shown.has_more)
+    first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetch_limit(limit))
+    events = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
+    shown = _cut(sorted(events, key=lambda indexed: (indexed.event.timestamp, indexed.index)), limit)
+    return Listed(sorted(shown, key=lambda indexed: indexed.index), has_more=shown.has_more)
 
 
 def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
     """Return one event."""
-    found = _listed(connection, EVENTS.c.event_id == check_text(event_id).lower(), 1)
-    return found[0] if found else None
+    events = _listed(connection, EVENTS.c.event_id == check_text(event_id).lower(), 1)
+    return events[0] if events else None
 
 
 def _listed(connection: Connection, condition: ColumnElement[bool], limit: int | None) -> Listed[Indexed]:
-    found = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_fetched(limit))
-    return _cut(_events(connection, found), limit)
+    query = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_fetch_limit(limit))
+    return _cut(_events(connection, query), limit)
 
 
 def _select(connection: Connection) -> Select[Any]:
     return select(*event_columns(version_of(connection)))
 
 
-def _events(connection: Connection, found: Select[Any]) -> list[Indexed]:
-    rows = [dict(row) for row in connection.execute(found).mappings()]
-    checks = _checks(connection, [row["idx"] for row in rows])
-    return [_event(row, checks.get(row["idx"])) for row in rows]
+def _events(connection: Connection, query: Select[Any]) -> list[Indexed]:
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    checksums = _checksums(connection, [row["idx"] for row in rows])
+    return [_event(row, checksums.get(row["idx"])) for row in rows]
 
 
-def _event(row: dict[str, Any], check: int | None) -> Indexed:
-    """Return the event of a row; `check` is its checksum, if it has one.
-
-    Raises:
-        Corruption: the event is damaged.
-    """
+def _event(row: dict[str, Any], crc: int | None) -> Indexed:
+    """Return the event of a row; `crc` is its checksum, if it has one."""
     try:
         text = stored_json(row)
-        if check is None or check == checksum(row, text):
+        if crc is None or crc == checksum(row, text):
             return Indexed(index=row["idx"], event=parse_event(text), appended_at=row.get("appended_at"))
         reason = "its checksum does not match"
     except (InvalidRequest, TypeError, ValueError) as error:
@@ -291,21 +279,23 @@ def _event(row: dict[str, Any], check: int | None) -> Indexed:
     )
 
 
-def _checks(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
+def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
     """Return the checksums of the events that have one, by index."""
     driver = connection.connection.driver_connection
     if not indexes or not isinstance(driver, sqlite3.Connection):
         return {}
-    found: dict[int, int] = {}
+    checksums: dict[int, int] = {}
     try:
         for start in range(0, len(indexes), CHECKS_AT_ONCE):
-            some = indexes[start : start + CHECKS_AT_ONCE]
-            listed = ", ".join("?" * len(some))
-            found |= dict(driver.execute(f"SELECT idx, crc FROM {EVENT_CHECKS.name} WHERE idx IN ({listed})", some))  # noqa: S608
+            batch = indexes[start : start + CHECKS_AT_ONCE]
+            marks = ", ".join("?" * len(batch))
+            checksums |= dict(
+                driver.execute(f"SELECT idx, crc FROM {EVENT_CHECKS.name} WHERE idx IN ({marks})", batch)  # noqa: S608
+            )
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):
             raise
-    return found
+    return checksums
 
 
 def _check_limit(limit: int) -> int:
@@ -314,44 +304,44 @@ def _check_limit(limit: int) -> int:
     return limit
 
 
-def _fetched(limit: int | None) -> int:
+def _fetch_limit(limit: int | None) -> int:
     """Return the number of entries to fetch: one more than the limit, which shows whether there are more."""
     return (MAX_LIMIT if limit is None else _check_limit(limit)) + 1
 
 
-def _cut(found: Sequence[T], limit: int | None, place: Callable[[T], str] | None = None) -> Listed[T]:
-    """Return the entries up to the limit; `place` returns the `after=` position of an entry.
+def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] | None = None) -> Listed[T]:
+    """Return the entries up to the limit; `position` returns the `after=` position of an entry.
 
-    Raises:
-        InvalidRequest: there are more entries than a list may have, and the caller gave no limit.
+    Without a limit, more entries than a list may have are refused.
     """
     most = MAX_LIMIT if limit is None else limit
-    has_more = len(found) > most
+    has_more = len(entries) > most
     if has_more and limit is None:
         raise InvalidRequest(
             f"There are more than {MAX_LIMIT:,} entries, which is more than one list has. Pass limit= for the first of them; "
             "events() and page() read events in pieces, after= goes on with any other list."
         )
-    shown = found[:most]
-    return Listed(shown, has_more=has_more, following=place(shown[-1]) if has_more and place is not None else None)
+    shown = entries[:most]
+    following = position(shown[-1]) if has_more and position is not None else None
+    return Listed(shown, has_more=has_more, following=following)
 
 
-def _after(place: str | None, index: ColumnElement[int], name: ColumnElement[str]) -> list[ColumnElement[bool]]:
-    """Return the condition that an entry follows an `after=` position, in the order of `_last_first`."""
-    if place is None:
+def _after(position: str | None, index: ColumnElement[int], name: ColumnElement[str]) -> list[ColumnElement[bool]]:
+    """Return the condition that an entry follows an `after=` position, in the order of `_newest_first`."""
+    if position is None:
         return []
-    number, _, last = check_text(place).partition(":")
+    number, _, last = check_text(position).partition(":")
     if not number.isdecimal() or not 1 <= int(number) <= MAX_NUMBER:
         raise InvalidRequest(
-            f"{place!r} is not a place in a list. Take it from the list before: `following`, in JSON `next`."
+            f"{position!r} is not a place in a list. Take it from the list before: `following`, in JSON `next`."
         )
     at = int(number)
     return [index <= at, or_(index < at, name > last)]
 
 
-def _last_first(found: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
+def _newest_first(query: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
     """Order entries by last event, newest first, then by name, because one event can change several partitions."""
-    return found.order_by(index.desc(), name)
+    return query.order_by(index.desc(), name)
 
 
 # ---- states ------------------------------------------------------------------------------------------------------
@@ -362,38 +352,38 @@ def builds(
 ) -> Listed[Build]:
     """Return build requests, latest change first."""
     order = (BUILDS.c.last_index, BUILDS.c.build_request_id)
-    found = _last_first(select(BUILDS).where(*_after(after, *order)), *order).limit(_fetched(limit))
+    query = _newest_first(select(BUILDS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
     if values := sorted({status.value for status in statuses}):
-        found = found.where(BUILDS.c.status.in_(values))
-    return _cut(_builds(connection, found), limit, lambda one: f"{one.last_index}:{one.build_request_id}")
+        query = query.where(BUILDS.c.status.in_(values))
+    return _cut(_builds(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.build_request_id}")
 
 
 def build(connection: Connection, build_request_id: str) -> Build | None:
     """Return one build request."""
-    found = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == check_text(build_request_id)))
-    return found[0] if found else None
+    rows = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == check_text(build_request_id)))
+    return rows[0] if rows else None
 
 
 def last_build(connection: Connection, prefix: str) -> Build | None:
     """Return the build request with the greatest id, by its bytes, that starts with `prefix`."""
-    found = select(BUILDS).where(matches(BUILDS.c.build_request_id, f"{check_text(prefix)}*"))
-    last = _builds(connection, found.order_by(BUILDS.c.build_request_id.desc()).limit(1))
+    query = select(BUILDS).where(matches(BUILDS.c.build_request_id, f"{check_text(prefix)}*"))
+    last = _builds(connection, query.order_by(BUILDS.c.build_request_id.desc()).limit(1))
     return last[0] if last else None
 
 
 def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
     """Return the build requests that have not ended and will build a partition, in the order of their first events."""
-    making = select(BUILD_PARTITIONS.c.build_request_id).where(
+    building = select(BUILD_PARTITIONS.c.build_request_id).where(
         BUILD_PARTITIONS.c.partition_ref == check_text(partition_ref),
         BUILD_PARTITIONS.c.status.in_([status.value for status in ACTIVE_PARTITIONS]),
     )
-    found = select(BUILDS).where(
-        BUILDS.c.build_request_id.in_(making), BUILDS.c.status.not_in([status.value for status in ENDED_BUILDS])
+    query = select(BUILDS).where(
+        BUILDS.c.build_request_id.in_(building), BUILDS.c.status.not_in([status.value for status in ENDED_BUILDS])
     )
-    return _builds(connection, found.order_by(BUILDS.c.first_index))
+    return _builds(connection, query.order_by(BUILDS.c.first_index))
 
 
-def _builds(connection: Connection, found: Select[Any]) -> list[Build]:
+def _builds(connection: Connection, query: Select[Any]) -> list[Build]:
     return [
         Build(
             **{
@@ -402,7 +392,7 @@ def _builds(connection: Connection, found: Select[Any]) -> list[Build]:
                 "requested_partitions": tuple(json.loads(row["requested_partitions"])),
             }
         )
-        for row in connection.execute(found).mappings()
+        for row in connection.execute(query).mappings()
     ]
 
 
@@ -411,26 +401,26 @@ def partitions(
 ) -> Listed[Partition]:
     """Return partitions, latest change first."""
     order = (PARTITIONS.c.last_index, PARTITIONS.c.partition_ref)
-    found = _last_first(select(PARTITIONS).where(*_after(after, *order)), *order).limit(_fetched(limit))
+    query = _newest_first(select(PARTITIONS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
     if glob is not None:
-        found = found.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
-    return _cut(_partitions(connection, found), limit, lambda one: f"{one.last_index}:{one.partition_ref}")
+        query = query.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
+    return _cut(_partitions(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.partition_ref}")
 
 
 def partition(connection: Connection, partition_ref: str) -> Partition | None:
     """Return one partition."""
-    found = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == check_text(partition_ref)))
-    return found[0] if found else None
+    rows = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == check_text(partition_ref)))
+    return rows[0] if rows else None
 
 
-def _partitions(connection: Connection, found: Select[Any]) -> list[Partition]:
+def _partitions(connection: Connection, query: Select[Any]) -> list[Partition]:
     return [
         Partition(
             **{name: value for name, value in row.items() if name not in ("status", "invalidated")},
             status=PartitionStatus(row["status"]),
             is_invalidated=bool(row["invalidated"]),
         )
-        for row in connection.execute(found).mappings()
+        for row in connection.execute(query).mappings()
     ]
 
 
@@ -444,13 +434,13 @@ def runs(
 ) -> Listed[JobRun]:
     """Return job runs, latest change first."""
     order = (RUNS.c.last_index, RUNS.c.job_run_id)
-    found = _last_first(select(RUNS).where(*_after(after, *order)), *order).limit(_fetched(limit))
+    query = _newest_first(select(RUNS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
     if build_request_id is not None:
-        found = found.where(RUNS.c.build_request_id == check_text(build_request_id))
+        query = query.where(RUNS.c.build_request_id == check_text(build_request_id))
     if label_glob is not None:
-        found = found.where(matches(RUNS.c.job_label, check_text(label_glob)))
-    all_runs = [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(found).mappings()]
-    return _cut(all_runs, limit, lambda one: f"{one.last_index}:{one.job_run_id}")
+        query = query.where(matches(RUNS.c.job_label, check_text(label_glob)))
+    all_runs = [JobRun(**{**row, "status": JobStatus(row["status"])}) for row in connection.execute(query).mappings()]
+    return _cut(all_runs, limit, lambda entry: f"{entry.last_index}:{entry.job_run_id}")
 
 
 def summary(connection: Connection) -> Summary:
@@ -472,11 +462,11 @@ def summary(connection: Connection) -> Summary:
         builds=counted["build"],
         partitions=counted["partition"],
         jobs=counted["job"],
-        active_builds=_without(counted["build"], ENDED_BUILDS),
-        active_jobs=_without(counted["job"], ENDED_JOBS),
+        active_builds=_count_active(counted["build"], ENDED_BUILDS),
+        active_jobs=_count_active(counted["job"], ENDED_JOBS),
     )
 
 
-def _without(counted: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
+def _count_active(counted: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
     names = {status.name for status in ended}
     return sum(number for name, number in counted.items() if name not in names)

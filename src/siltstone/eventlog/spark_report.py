@@ -49,7 +49,7 @@ def report(events: "DataFrame", *, limit: int) -> Report:
     if not 1 <= limit <= MAX_SHOWN:
         raise InvalidRequest(f"A report shows 1 to {MAX_SHOWN:,} jobs and partitions at most, not {limit:,}.")
     return Report(
-        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"]), []), MAX_SHOWN),
+        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"])), MAX_SHOWN),
         jobs=_shown(_by_job(_spans(events, EventType.JOB, ["job_run_id"], "job_label")), limit),
         partitions=_shown(
             _by_partition(_spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])), limit
@@ -63,14 +63,14 @@ def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str)
 
     payload = kind.column
     inner = [name for name in (*key, *more) if name != "build_request_id"]
-    found = events.where(F.col(payload).isNotNull()).select(
+    status_changes = events.where(F.col(payload).isNotNull()).select(
         INDEX,
         "timestamp",
         "build_request_id",
         F.col(f"{payload}.status_name").alias("status"),
         *[F.col(f"{payload}.{name}").alias(name) for name in inner],
     )
-    return found.groupBy(*key).agg(
+    return status_changes.groupBy(*key).agg(
         F.min("timestamp").alias("first"),
         F.max("timestamp").alias("last"),
         F.max_by("status", INDEX).alias("status"),
@@ -84,12 +84,12 @@ def _seconds() -> "Column":
     return (F.col("last") - F.col("first")) / F.lit(NS_PER_SECOND)
 
 
-def _by_outcome(spans: "DataFrame", key: Sequence[str]) -> "DataFrame":
+def _by_outcome(spans: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
     seconds = _seconds()
     return (
-        spans.groupBy(*key, "status")
+        spans.groupBy("status")
         .agg(
             F.count(F.lit(1)).alias("count"),
             F.avg(seconds).alias("mean_seconds"),
@@ -127,5 +127,5 @@ def _by_partition(spans: "DataFrame") -> "DataFrame":
 
 
 def _shown(rows: "DataFrame", limit: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = rows.limit(limit).toArrow().to_pylist()
-    return found
+    shown: list[dict[str, Any]] = rows.limit(limit).toArrow().to_pylist()
+    return shown

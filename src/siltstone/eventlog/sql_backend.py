@@ -1,278 +1,71 @@
-"""Databases that store a log's tables: SQLite in a file or in memory, and PostgreSQL.
+"""An event log in the tables of an SQL database: appends are transactions, queries read the same tables."""
 
-An append locks the log: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A query sees one
-state of the log: a snapshot in both. SQLite uses a write-ahead log and syncs every commit (synchronous=FULL), so
-acknowledged appends survive a power cut. Database errors become Siltstone errors here, so callers see no errors of
-SQLAlchemy.
-"""
-
-import sqlite3
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import Connection
 
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
-from siltstone.eventlog.address import Address, BackendKind
-from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
-from siltstone.failpoints import reach
-
-BUSY_SECONDS: Final = 30
-"""Longest wait of a writer for another writer, in seconds."""
-WAL_POLL_SECONDS: Final = 0.01
-CONNECT_SECONDS: Final = 10
-POOL_CONNECTIONS: Final = 8
-CACHE_KB: Final = 32 * 1024
-"""Page cache of one SQLite connection, in KB. Ids arrive in no order, so appends touch their whole index."""
-CHECKPOINT_PAGES: Final = 8000
-"""Pages in the write-ahead log of a projection before a checkpoint. Frequently changed pages are moved once."""
-LOCK: Final = 0x53494C54
-"""Number of PostgreSQL's advisory lock. An append holds it until its transaction ends."""
+from siltstone.clock import SystemClock, epoch_ns
+from siltstone.errors import InvalidRequest
+from siltstone.eventlog.database import Database
+from siltstone.eventlog.event_store import Appended, EventStore
+from siltstone.eventlog.events import Event
 
 
-class Database:
-    """The tables of one log, and the transactions to use them in. Safe to share between threads."""
+class SqlBackend:
+    """A log in the tables of an SQL database."""
 
-    def __init__(self, engine: Engine, shown: str, *, alone: bool = False) -> None:
-        """Use `open_database`. With `alone`, all threads share one connection, one at a time."""
-        self.version = SCHEMA_VERSION
-        """The version of its tables."""
-        self._engine = engine
-        self._shown = shown
-        self._turn: AbstractContextManager[object] = threading.RLock() if alone else nullcontext()
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._clock = SystemClock()
+        self._mutex = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def append(self, events: Sequence[Event]) -> list[Appended]:
+        """Append in one transaction."""
+        with self._database.writing() as connection:
+            return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
+
+    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
+        """Append on the backend's own thread, in order, because a database takes one writer at a time."""
+        with self._mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
+            return self._pool.submit(self.append, events)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Open the database for queries."""
+        return self._database.reading()
+
+    def rebuild(self) -> None:
+        """Refuse, because the tables are the log.
+
+        Raises:
+            InvalidRequest: always.
+        """
+        raise InvalidRequest("Only a log on Delta has a projection that can be rebuilt.")
+
+    def heal(self) -> bool:
+        """Do nothing: the tables are the log."""
+        return False
 
     @property
-    def _is_postgresql(self) -> bool:
-        return self._engine.dialect.name == "postgresql"
+    def version(self) -> int:
+        """The version of the tables."""
+        return self._database.version
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Open one consistent state of the log for queries."""
-        snapshot = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._is_postgresql else ""
-        with self._turn, self._told(), self._engine.connect() as connection:
-            connection.info[VERSION] = self.version
-            _say(connection, f"BEGIN{snapshot}")
-            try:
-                yield connection
-            finally:
-                _roll_back(connection)
-
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Open a transaction as the only writer. The block is applied whole, or not at all."""
-        with self._turn, self._told(), self._engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN" if self._is_postgresql else "BEGIN IMMEDIATE")
-            try:
-                if self._is_postgresql:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-                yield connection
-                reach("eventlog.before_commit")
-            except BaseException:
-                _roll_back(connection)
-                raise
-            connection.exec_driver_sql("COMMIT")
-        reach("eventlog.after_commit")
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except IntegrityError as error:
-            raise Conflict(f"Event log {self._shown}: another process was first ({_first_line(error)}).") from error
-        except OperationalError as error:
-            if _is_broken(error):
-                raise Corruption(
-                    f"Event log {self._shown} is broken: {_first_line(error)}", reason=Reason.DAMAGED_FILE
-                ) from error
-            raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
-        except DBAPIError as error:
-            raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
-        except sqlite3.Error as error:  # of statements that bypass SQLAlchemy
-            kind = (
-                Corruption if _is_broken_code(error) or not isinstance(error, sqlite3.OperationalError) else Unavailable
-            )
-            raise kind(f"Event log {self._shown} cannot be used: {error}") from error
-
-    def look_again(self) -> int:
-        """Read the version of the tables again."""
-        with self.reading() as connection:
-            self.version = _stored_version(connection)
-        return self.version
+    def refresh_version(self) -> int:
+        """Read the version of the tables again, because another process may have migrated them."""
+        return self._database.refresh_version()
 
     def migrate(self) -> None:
-        """Migrate the tables to the newest version: all steps or, after a crash, none."""
-        with self.writing() as connection:
-            for version in range(_stored_version(connection) + 1, SCHEMA_VERSION + 1):
-                for column in ADDED[version]:
-                    kind = column.type.compile(connection.dialect)
-                    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
-                reach("eventlog.during_migration")
-                connection.execute(update(HEAD).values(schema_version=version))
-        self.version = SCHEMA_VERSION
+        """Add missing columns to the tables."""
+        self._database.migrate()
 
     def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-
-def _roll_back(connection: Connection) -> None:
-    """Roll back a transaction. If that fails, as after an interrupt, discard the connection; the first error stays."""
-    try:
-        _say(connection, "ROLLBACK")
-    except (SQLAlchemyError, sqlite3.Error):
-        connection.invalidate()
-
-
-def _say(connection: Connection, statement: str) -> None:
-    """Run a statement without a result. SQLite runs it in the driver, because every query needs two of them."""
-    driver = connection.connection.driver_connection
-    if isinstance(driver, sqlite3.Connection):
-        driver.execute(statement)
-    else:
-        connection.exec_driver_sql(statement)
-
-
-def open_database(address: Address, *, create: bool) -> Database:
-    """Open a log's database; create its tables if they do not exist.
-
-    Raises:
-        NotFound: there is no log, and `create` is false.
-        InvalidRequest: a newer version of Siltstone has written it.
-        Unavailable: the database cannot be reached, or refuses the login.
-    """
-    if address.backend is BackendKind.SQLITE and not create and not Path(address.path).is_file():
-        raise NotFound(f"There is no event log at {address.shown}.")
-    database = Database(_engine(address), address.shown, alone=address.backend is BackendKind.MEMORY)
-    try:
-        _prepare(database, address, create=create)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def open_projection(path: Path) -> Database:
-    """Open a database that can be rebuilt. A power cut may undo its last commits, but does not break it.
-
-    The connection that was used last is used next, because a write empties the caches of all other connections.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        isolation_level="AUTOCOMMIT",
-        pool_use_lifo=True,
-        connect_args={"timeout": BUSY_SECONDS},
-    )
-    event.listen(engine, "connect", _set_up_sqlite)
-    event.listen(engine, "connect", _set_up_projection)
-    return Database(engine, f"projection {path}")
-
-
-def _prepare(database: Database, address: Address, *, create: bool) -> None:
-    with database.reading() as connection:
-        exists = inspect(connection).has_table(HEAD.name)
-    if not exists and not create:
-        raise NotFound(f"There is no event log at {address.shown}.")
-    if not exists:
-        with database.writing() as connection:
-            METADATA.create_all(connection)
-            if connection.execute(select(HEAD.c.id)).scalar() is None:  # no other process was faster
-                connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
-    with database.reading() as connection:
-        database.version = version = _stored_version(connection)
-    if version > SCHEMA_VERSION:
-        raise InvalidRequest(
-            f"Event log {address.shown} has version {version} of its tables; this Siltstone knows {SCHEMA_VERSION}. "
-            "Use a newer Siltstone."
-        )
-
-
-def _stored_version(connection: Connection) -> int:
-    found = connection.execute(select(HEAD.c.schema_version)).scalar()
-    if not isinstance(found, int):
-        raise Corruption(
-            "The event log is damaged: it has no version. Restore it from a copy.", reason=Reason.DAMAGED_FILE
-        )
-    return found
-
-
-def _engine(address: Address) -> Engine:
-    match address.backend:
-        case BackendKind.MEMORY:
-            engine = create_engine(
-                "sqlite://",
-                isolation_level="AUTOCOMMIT",
-                poolclass=StaticPool,
-                connect_args={"check_same_thread": False},
-            )
-        case BackendKind.SQLITE:
-            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
-            engine = create_engine(
-                URL.create("sqlite", database=address.path),
-                isolation_level="AUTOCOMMIT",
-                connect_args={"timeout": BUSY_SECONDS},
-            )
-        case BackendKind.POSTGRESQL:
-            return create_engine(
-                make_url(address.uri).set(drivername="postgresql+psycopg"),
-                isolation_level="AUTOCOMMIT",
-                pool_size=POOL_CONNECTIONS,
-                pool_pre_ping=True,
-                connect_args={"connect_timeout": CONNECT_SECONDS},
-            )
-        case _:
-            raise InvalidRequest(f"{address.shown} is no database.")
-    event.listen(engine, "connect", _set_up_sqlite)
-    return engine
-
-
-def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
-    _use_wal(connection)
-    for statement in (
-        "synchronous = FULL",
-        "case_sensitive_like = ON",
-        "cell_size_check = ON",
-        f"cache_size = -{CACHE_KB}",
-    ):
-        connection.execute(f"PRAGMA {statement}")
-
-
-def _use_wal(connection: Any) -> None:  # noqa: ANN401
-    """Switch a database to its write-ahead log. Wait for a process that does the same, because SQLite does not."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(WAL_POLL_SECONDS)
-        else:
-            return
-
-
-def _set_up_projection(connection: Any, _record: object) -> None:  # noqa: ANN401
-    for statement in ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
-        connection.execute(f"PRAGMA {statement}")
-
-
-def _is_broken(error: DBAPIError) -> bool:
-    return _is_broken_code(error.orig)
-
-
-def _is_broken_code(error: BaseException | None) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # text that is not UTF-8, an error of the driver
-        return isinstance(error, sqlite3.OperationalError)
-    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
-
-
-def _first_line(error: DBAPIError) -> str:
-    return next(iter(str(error.orig).splitlines()), type(error).__name__)
+        """Wait for pending appends, and close the database."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._database.close()

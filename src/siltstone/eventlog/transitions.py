@@ -62,7 +62,7 @@ class Run:
     status: JobStatus
 
 
-class Known(Protocol):
+class CurrentStates(Protocol):
     """The states before an event."""
 
     def build(self, build_request_id: str) -> BuildStatus | None:
@@ -78,13 +78,13 @@ class Known(Protocol):
         ...
 
 
-def check(event: Event, known: Known) -> None:
+def check(event: Event, states: CurrentStates) -> None:
     """Refuse an event that cannot follow the earlier events.
 
     Raises:
         Conflict: it is not a legal next state, or it refers to something that does not exist.
     """
-    build = known.build(event.build_request_id)
+    build = states.build(event.build_request_id)
     payload = event.payload
     if isinstance(payload, BuildRequestEvent):
         _move(f"Build request {event.build_request_id}", BUILD, build, payload.status)
@@ -93,15 +93,15 @@ def check(event: Event, known: Known) -> None:
         raise Conflict(f"Build request {event.build_request_id} is not known: its first event must be RECEIVED.")
     match payload:
         case PartitionEvent():
-            state = known.partition(event.build_request_id, payload.partition_ref)
+            state = states.partition(event.build_request_id, payload.partition_ref)
             what = f"Partition {payload.partition_ref} in build request {event.build_request_id}"
             _move(what, PARTITION, state, payload.status)
         case JobEvent():
-            _check_job(event, payload, known.run(payload.job_run_id))
+            _check_job(event, payload, states.run(payload.job_run_id))
         case DelegationEvent():
-            _check_delegation(event, known.build(payload.delegated_to_build_request_id), payload)
+            _check_delegation(event, states.build(payload.delegated_to_build_request_id), payload)
         case TaskCancelEvent():
-            _check_running(event, payload.job_run_id, known.run(payload.job_run_id))
+            _check_running(event, payload.job_run_id, states.run(payload.job_run_id))
         case BuildCancelEvent() if build in ENDED_BUILDS:
             raise Conflict(f"Build request {event.build_request_id} has ended ({build.name}) and cannot be cancelled.")
         case _:

@@ -1,7 +1,7 @@
 """Ctrl-C at a safe moment: a step that must not be interrupted is finished first.
 
 Python raises KeyboardInterrupt between any two instructions of the main thread: after a lock was acquired and before a ``with``
-block knows it, or while a ``finally`` runs. Inside `uninterrupted` an interrupt is recorded, and raised when the block ends, or
+block knows it, or while a ``finally`` runs. Inside `Uninterrupted` an interrupt is recorded, and raised when the block ends, or
 at a call of `raise_noted`. The blocks are short: one attempt of a commit, one round of a writer queue. Other threads never get
 interrupts, so the block has no effect there.
 """

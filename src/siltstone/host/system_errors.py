@@ -34,35 +34,35 @@ def is_panic(error: BaseException) -> bool:
 
 def read_failure(path: str | Path, error: BaseException, state: str = "") -> SiltstoneError:
     """Return the error for a file that could not be read. `state` names what was not changed."""
-    also = f" {state}" if state else ""
+    suffix = f" {state}" if state else ""
     reason = first_line(error)
     if isinstance(error, MemoryError):
         return Unavailable(
-            f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{also} Read fewer rows or columns at a "
+            f"File {path} cannot be read: not enough memory (MemoryError: {reason}).{suffix} Read fewer rows or columns at a "
             "time, or give the process more memory.",
             reason=Reason.MEMORY,
             paths=[path],
         )
     if isinstance(error, FileNotFoundError):
         return Corruption(
-            f"File {path} is missing.{also} Restore it from a copy.", reason=Reason.MISSING_FILE, paths=[path]
+            f"File {path} is missing.{suffix} Restore it from a copy.", reason=Reason.MISSING_FILE, paths=[path]
         )
     if isinstance(error, PermissionError):
-        return _denied(path, also)
+        return _denied(path, suffix)
     if isinstance(error, OSError) and error.errno is not None:
         return Unavailable(
-            f"File {path} cannot be read: {os.strerror(error.errno)}.{also} The file may be intact: fix that and try again.",
+            f"File {path} cannot be read: {os.strerror(error.errno)}.{suffix} The file may be intact: fix that and try again.",
             reason=reason_of(error),
             paths=[path],
         )
     return Corruption(
-        f"File {path} is damaged: {reason}.{also} Restore it from a copy.", reason=Reason.DAMAGED_FILE, paths=[path]
+        f"File {path} is damaged: {reason}.{suffix} Restore it from a copy.", reason=Reason.DAMAGED_FILE, paths=[path]
     )
 
 
-def _denied(path: str | Path, also: str = "") -> Unavailable:
+def _denied(path: str | Path, suffix: str = "") -> Unavailable:
     return Unavailable(
-        f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{also} Check its owner and mode.",
+        f"File {path} cannot be read: Permission denied for user {os.geteuid()}.{suffix} Check its owner and mode.",
         reason=Reason.PERMISSION_DENIED,
         paths=[path],
     )

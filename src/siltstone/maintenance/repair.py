@@ -100,15 +100,15 @@ class Repairs:
     def damages(self) -> list[Damage]:
         """List every damage. Nothing is changed."""
         system = list(self._refused_system())
-        refused = {one.subject for one in system}
-        found = [*system]
+        refused = {damage.subject for damage in system}
+        damages = [*system]
         if REGISTRY not in refused:
             tables = list(self._refused_tables())
-            lost = self._lost_files(but={one.subject for one in tables})
-            found += [*self._unregistered(), *self._missing(), *tables, *lost]
+            lost = self._lost_files(but={damage.subject for damage in tables})
+            damages += [*self._unregistered(), *self._missing(), *tables, *lost]
         if JOURNAL not in refused:
-            found += self._broken_journal()
-        return [*found, *self._broken_state_files()]
+            damages += self._broken_journal()
+        return [*damages, *self._broken_state_files()]
 
     def repair(self, damage: Damage, *, drop_missing: bool = False) -> None:
         """Repair one damage. The name of a dataset whose folder is missing is dropped only with `drop_missing`.
@@ -124,7 +124,7 @@ class Repairs:
             case DamageKind.UNREGISTERED:
                 self._adoption.adopt(DatasetName.parse(name), damage.incarnation or "")
             case DamageKind.MISSING:
-                self._drop_missing(name, wanted=drop_missing)
+                self._drop_missing(name, allowed=drop_missing)
             case DamageKind.JOURNAL:
                 log = self._journal.log()
                 if log is not None:
@@ -138,13 +138,13 @@ class Repairs:
             case DamageKind.FILES:
                 raise Conflict(f"{name} was not repaired: {damage.remedy}")
 
-    def _drop_missing(self, name: str, *, wanted: bool) -> None:
-        if not wanted:
+    def _drop_missing(self, name: str, *, allowed: bool) -> None:
+        if not allowed:
             raise InvalidRequest(
                 f"The folder of dataset {name} is missing; nothing was changed. Mount its disk or restore the folder. "
                 "To drop its name, repair with drop_missing=True (silt doctor --repair --drop-missing)."
             )
-        if not any(one.subject == name for one in self._missing()):
+        if not any(damage.subject == name for damage in self._missing()):
             raise Conflict(f"Dataset {name} is not missing any more; nothing was changed.")
         self._registry.drop(DatasetName.parse(name))
 
@@ -157,27 +157,27 @@ class Repairs:
                 table.pin()
             except Corruption as error:
                 with suppress(Conflict):
-                    one = table_repair.foreign_damage(table, str(error))
-                    if one.repairable or subject != JOURNAL:  # `_broken_journal` reports the journal
+                    damage = table_repair.foreign_damage(table, str(error))
+                    if damage.repairable or subject != JOURNAL:  # `_broken_journal` reports the journal
                         yield Damage(
                             kind=DamageKind.SYSTEM,
                             subject=subject,
-                            found=one.found,
-                            remedy=one.remedy,
-                            repairable=one.repairable,
+                            found=damage.found,
+                            remedy=damage.remedy,
+                            repairable=damage.repairable,
                         )
             except (SiltstoneError, OSError):
                 continue  # unavailable now, which is not a damage
 
     def _unregistered(self) -> Iterator[Damage]:
-        for one in self._adoption.found():
+        for folder in self._adoption.found():
             yield Damage(
                 kind=DamageKind.UNREGISTERED,
-                subject=one.dataset,
-                found=f"{one.path} holds committed data, and the registry does not name it.",
-                remedy=one.obstacle or f"Register it again, with its {one.sequence} sequences.",
-                repairable=one.obstacle is None,
-                incarnation=one.incarnation,
+                subject=folder.dataset,
+                found=f"{folder.path} holds committed data, and the registry does not name it.",
+                remedy=folder.obstacle or f"Register it again, with its {folder.sequence} sequences.",
+                repairable=folder.obstacle is None,
+                incarnation=folder.incarnation,
             )
 
     def _missing(self) -> Iterator[Damage]:
@@ -194,13 +194,13 @@ class Repairs:
     def _refused_tables(self) -> Iterator[Damage]:
         for row in self._registry.all():
             with suppress(Gone, NotFound, Unavailable, InvalidRequest):
-                if self._registry.broken(row) is None and (one := table_repair.damage_of(self._registry.store(row))):
+                if self._registry.broken(row) is None and (damage := table_repair.damage_of(self._registry.store(row))):
                     yield Damage(
                         kind=DamageKind.TABLES,
                         subject=str(row.name),
-                        found=one.found,
-                        remedy=one.remedy,
-                        repairable=one.repairable,
+                        found=damage.found,
+                        remedy=damage.remedy,
+                        repairable=damage.repairable,
                         incarnation=row.incarnation,
                     )
 
@@ -210,14 +210,14 @@ class Repairs:
             with suppress(Gone, NotFound, Unavailable, InvalidRequest):
                 if str(row.name) in but or self._registry.broken(row) is not None:
                     continue
-                said = status(self._registry.store(row))
-                files = [path for path, kind in said.unreadable_kinds.items() if kind == Corruption.kind]
+                current = status(self._registry.store(row))
+                files = [path for path, kind in current.unreadable_kinds.items() if kind == Corruption.kind]
                 if files:
                     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
                     yield Damage(
                         kind=DamageKind.FILES,
                         subject=str(row.name),
-                        found=f"{files[0]}{more} cannot be read: {said.unreadable[files[0]]}.",
+                        found=f"{files[0]}{more} cannot be read: {current.unreadable[files[0]]}.",
                         remedy="Restore the dataset's folder from a backup.",
                         repairable=False,
                         incarnation=row.incarnation,

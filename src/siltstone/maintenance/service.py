@@ -7,53 +7,37 @@ lease.
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from siltstone.compaction.components import LakeComponents
+from siltstone.compaction.execution.cycle_runner import run_cycle
+from siltstone.compaction.execution.events import CycleReported, Subscriber
+from siltstone.compaction.execution.job import InlineRunner
+from siltstone.compaction.execution.report import CycleEntry, CycleReport
+from siltstone.compaction.execution.system_table_runner import SystemTableRunner
+from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
+from siltstone.compaction.journal.journal import Journal
+from siltstone.compaction.journal.owner_liveness import OwnerLiveness, OwnerState
+from siltstone.compaction.journal.records import JobRecord
+from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
+from siltstone.compaction.journal.totals import Totals, cache_path, totals_of
+from siltstone.compaction.lake_components import LakeComponents
+from siltstone.compaction.planning.manual import request_plan
+from siltstone.compaction.planning.model import Inputs, JobKind, Plan, UnfinishedJob
+from siltstone.compaction.planning.planner import plan
+from siltstone.compaction.planning.table_state import event_log_state, table_states
 from siltstone.config import JobPlace
-from siltstone.delta.layout import LOG, has_versions
+from siltstone.coordination.leases import COMPACTOR
+from siltstone.dataset.tiers import dataset_tiers, due_tiers
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import Conflict, Reason, SiltstoneError
-from siltstone.host.system_errors import log_errors
+from siltstone.model.compaction_request import CompactionRequest, RequestKind, Selection
+from siltstone.model.lease import LeaseRow
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.events import Subscriber
-    from siltstone.compaction.execution.job import InlineRunner
-    from siltstone.compaction.execution.report import CycleEntry, CycleReport
-    from siltstone.compaction.execution.worker_pool import WorkerPool
-    from siltstone.compaction.journal.journal import Journal
-    from siltstone.compaction.journal.records import JobRecord
-    from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
-    from siltstone.compaction.journal.totals import Totals
-    from siltstone.compaction.planning.model import Plan, UnfinishedJob
-    from siltstone.model.compaction_request import CompactionRequest
-    from siltstone.model.lease import LeaseRow
-    from siltstone.model.tiers import Tier
-
-Crons = Mapping[str, frozenset[str | None]]
-"""Crons by which each tier is due, by tier."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Selection of the jobs that a cycle plans."""
-
-    names: Sequence[str] | None = None
-    """Names of the datasets; None means all."""
-    only: Sequence[str] | None = None
-    """Kinds of jobs and names of tiers; None means all."""
-    force: bool = False
-    """True to also plan jobs below their thresholds or minimum ages."""
-    crons: Crons | None = None
-    """Crons by which each tier is due. A dataset with another cron for the tier is left out."""
-    known_tiers: frozenset[str] = frozenset()
-    """Tiers that `only` may name although no dataset has them now."""
+from siltstone.model.tiers import Tier, tiers_from_text
 
 
 class MaintenanceService:
@@ -72,7 +56,7 @@ class MaintenanceService:
         self._subscribers: list[Subscriber] = []
         self._pool: WorkerPool | None = None
 
-    def subscribe(self, subscriber: "Subscriber") -> None:
+    def subscribe(self, subscriber: Subscriber) -> None:
         """Pass every event of later cycles to a subscriber, after the journal.
 
         An error of the subscriber reaches the caller.
@@ -81,23 +65,17 @@ class MaintenanceService:
 
     def names(self) -> list[str]:
         """Return the names of all datasets."""
-        return [str(found.name) for found in self._registry.all()]
+        return [str(row.name) for row in self._registry.all()]
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
-    def plan(self, selection: Selection, *, cycle: int | None = None) -> "Plan":
+    def plan(self, selection: Selection, *, cycle: int | None = None) -> Plan:
         """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""
         coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
         return self._plan(selection, cycle=number, unfinished=self.recovery.look().running)
 
-    def _plan(self, selection: Selection, *, cycle: int, unfinished: "Sequence[UnfinishedJob]") -> "Plan":
-        from siltstone.compaction.planning.model import Inputs, JobKind
-        from siltstone.compaction.planning.planner import plan
-        from siltstone.compaction.planning.table_state import event_log_state, table_states
-        from siltstone.dataset.tiers import due_tiers
-        from siltstone.model.tiers import tiers_from_text
-
+    def _plan(self, selection: Selection, *, cycle: int, unfinished: Sequence[UnfinishedJob]) -> Plan:
         tiers = tiers_from_text(self.settings.tiers)  # refuse contradictory tiers, even in a lake without a log
         names, only = selection.names, selection.only
         rows = (
@@ -122,16 +100,14 @@ class MaintenanceService:
         inputs = Inputs(tables=tables, cycle=cycle, unfinished=unfinished, only=requested, force=selection.force)
         return replace(plan(inputs, self.settings, self.clock.now()), unreadable=unreadable)
 
-    def dataset_tiers(self) -> "list[Tier]":
+    def dataset_tiers(self) -> list[Tier]:
         """Return the tiers of all logs. A log that cannot be read is left out, and its cycle reports it."""
-        from siltstone.dataset.tiers import dataset_tiers
-
-        found: list[Tier] = []
+        tiers: list[Tier] = []
         for row in self._registry.all():
             with suppress(SiltstoneError):
                 store = self._registry.store(row)
-                found += dataset_tiers(store) if store.spec.is_log else ()
-        return found
+                tiers += dataset_tiers(store) if store.spec.is_log else ()
+        return tiers
 
     def highest_epoch(self, names: Sequence[str]) -> int:
         """Return the highest epoch that has committed to any of these datasets. Unreadable datasets are left out."""
@@ -150,9 +126,9 @@ class MaintenanceService:
         cycle: int | None = None,
         epoch: int | None = None,
         continuous: bool = False,
-        subscribers: "Sequence[Subscriber]" = (),
+        subscribers: Sequence[Subscriber] = (),
         stopping: Callable[[], bool] = lambda: False,
-    ) -> "CycleReport":
+    ) -> CycleReport:
         """Recover, plan and run one cycle; see `Lake.run_cycle`.
 
         Args:
@@ -178,11 +154,11 @@ class MaintenanceService:
 
     def run_request(
         self,
-        request: "CompactionRequest",
+        request: CompactionRequest,
         *,
-        subscribers: "Sequence[Subscriber]" = (),
+        subscribers: Sequence[Subscriber] = (),
         stopping: Callable[[], bool] = lambda: False,
-    ) -> "CycleReport":
+    ) -> CycleReport:
         """Run a request in this process, as a separate cycle, without the lease.
 
         A single operation writes the journal and does not read it. A damaged journal prevents no purge, and `trouble`
@@ -193,8 +169,6 @@ class MaintenanceService:
             NotFound: a dataset does not exist. Nothing was changed.
             Conflict: a cycle was requested while another process runs one. Nothing was changed.
         """
-        from siltstone.model.compaction_request import RequestKind
-
         check_may_compact(self.settings.role, doing=request.operation)
         for name in request.names or ():
             self.components.store(name)
@@ -207,10 +181,8 @@ class MaintenanceService:
         plan = self.request_plan(request, cycle=self.next_cycle(), trigger=trigger)
         return self.run_plan(plan, subscribers=subscribers, stopping=stopping)
 
-    def request_plan(self, request: "CompactionRequest", *, cycle: int = 0, trigger: str = "") -> "Plan":
+    def request_plan(self, request: CompactionRequest, *, cycle: int = 0, trigger: str = "") -> Plan:
         """Return the jobs of a request for a single operation; see `compaction.planning.manual`."""
-        from siltstone.compaction.planning.manual import request_plan
-
         names = self.names() if request.names is None else request.names
         return request_plan(
             request, names, store=self.components.store, settings=self.settings, cycle=cycle, trigger=trigger
@@ -218,21 +190,15 @@ class MaintenanceService:
 
     def run_plan(
         self,
-        plan: "Plan",
+        plan: Plan,
         *,
         epoch: int | None = None,
         continuous: bool = False,
-        subscribers: "Sequence[Subscriber]" = (),
+        subscribers: Sequence[Subscriber] = (),
         stopping: Callable[[], bool] = lambda: False,
-        recovery: "RecoveryReport | None" = None,
-    ) -> "CycleReport":
+        recovery: RecoveryReport | None = None,
+    ) -> CycleReport:
         """Run the jobs of a plan and write the journal. `recovery` is the report of the recovery before it."""
-        from siltstone.compaction.execution.cycle_runner import run_cycle
-        from siltstone.compaction.execution.events import CycleReported
-        from siltstone.compaction.execution.report import CycleReport
-        from siltstone.compaction.execution.system_table_runner import SystemTableRunner
-        from siltstone.compaction.journal.recovery import RecoveryReport
-
         if self._pool is not None:
             self._pool.close_idle()
         runner = self.runner(continuous=continuous)
@@ -265,8 +231,6 @@ class MaintenanceService:
             Conflict: a live process runs a cycle.
             Corruption, Unavailable: the journal cannot be read.
         """
-        from siltstone.compaction.journal.owner_liveness import OwnerLiveness, OwnerState
-
         owners = OwnerLiveness(self._layout.work, clock=self.clock, holder=self._lease_holder)
         for cycle in self.journal.open_cycles():
             if owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
@@ -284,17 +248,14 @@ class MaintenanceService:
             number = 1
         return self.components.state_files.next_cycle(at_least=number)
 
-    def runner(self, *, continuous: bool = False) -> "InlineRunner | WorkerPool":
+    def runner(self, *, continuous: bool = False) -> InlineRunner | WorkerPool:
         """Return the runner that the setting `jobs` selects. Workers stay warm for later jobs."""
-        from siltstone.compaction.execution.job import InlineRunner
-        from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
-
         operations, store = self.components.operations, self.components.store
         if self.job_place(continuous=continuous) is JobPlace.INLINE:
             return InlineRunner(operations, store, limit_seconds=self.settings.job_minutes * SECONDS_PER_MINUTE)
         if self._pool is None:
             self._pool = WorkerPool(
-                self._layout.root, settings=self.settings, clock=self.clock, compactor=operations, store=store
+                self._layout.root, settings=self.settings, clock=self.clock, operations=operations, store=store
             )
         return self._pool
 
@@ -305,70 +266,51 @@ class MaintenanceService:
         """
         if self.settings.jobs is not JobPlace.AUTO:
             return self.settings.jobs
-        chosen = self.components.context.session_given or bool(self.settings.spark_remote)
-        return JobPlace.WORKER if continuous and not chosen else JobPlace.INLINE
+        has_session = self.components.context.session_given or bool(self.settings.spark_remote)
+        return JobPlace.WORKER if continuous and not has_session else JobPlace.INLINE
 
     # ---- journal and recovery ------------------------------------------------------------------------------------
 
-    def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
+    def recover(self, *, epoch: int | None = None) -> RecoveryReport:
         """Settle what crashed processes left; see `Lake.recover`. `epoch` is the epoch of this process's lease."""
         check_may_compact(self.settings.role, doing="recover a lake")
         return self.recovery.run(epoch=epoch)
 
-    def unfinished_jobs(self) -> "RecoveryReport":
+    def unfinished_jobs(self) -> RecoveryReport:
         """Return the jobs that have not ended, and records that cannot be read. Nothing is changed."""
         return self.recovery.look()
 
-    def history(self, limit: int = 20) -> "list[CycleEntry]":
+    def history(self, limit: int = 20) -> list[CycleEntry]:
         """Return the last cycles that had jobs, newest first."""
-        from siltstone.compaction.execution.report import CycleEntry
-
         return [CycleEntry.of(build) for build in self.journal.cycles(limit)]
 
-    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> "list[JobRecord]":
+    def jobs(self, limit: int = 20, *, dataset: str | None = None) -> list[JobRecord]:
         """Return the last jobs, of one dataset or of all, newest first."""
         return self.journal.jobs(limit, dataset=dataset)
 
-    def has_journal(self) -> bool:
-        """Return true if the journal has entries.
-
-        Raises:
-            Unavailable: the journal cannot be read.
-        """
-        with log_errors(self._layout.events / LOG):
-            return has_versions(self._layout.events)
-
-    def totals(self) -> "Totals":
+    def totals(self) -> Totals:
         """Return the totals of all cycles: by tier and kind of job, and by dataset."""
-        from siltstone.compaction.journal.totals import Totals, kept_at, totals_of
-
         log = self.journal.log()
-        return totals_of(log, kept_at(log)) if log is not None else Totals()
+        return totals_of(log, cache_path(log)) if log is not None else Totals()
 
     @cached_property
-    def journal(self) -> "Journal":
+    def journal(self) -> Journal:
         """The journal of the lake."""
-        from siltstone.compaction.journal.journal import Journal
-
         return Journal(self._layout, settings=self.settings, clock=self.clock, store=self.components.store)
 
     @cached_property
-    def recovery(self) -> "Recovery":
+    def recovery(self) -> Recovery:
         """The recovery of the lake."""
-        from siltstone.compaction.journal.recovery import Recovery
-
         return Recovery(
             self.journal,
             registry=self._registry,
             layout=self._layout,
-            compactor=self.components.operations,
+            operations=self.components.operations,
             clock=self.clock,
             holder=self._lease_holder,
         )
 
-    def _lease_holder(self) -> "LeaseRow | None":
-        from siltstone.coordination.leases import COMPACTOR
-
+    def _lease_holder(self) -> LeaseRow | None:
         return self.components.leases.holder(COMPACTOR)
 
     def close(self) -> None:

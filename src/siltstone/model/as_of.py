@@ -19,37 +19,33 @@ def as_point(at: object) -> Point:
     Raises:
         InvalidRequest: it has another type or form, or is a time without a zone.
     """
-    if isinstance(at, str):
-        return as_sequence(int(at), what="at") if at.isascii() and at.isdigit() else _as_time(_parsed(at), at)
-    if isinstance(at, datetime.datetime):
-        return _as_time(at, at)
-    return as_sequence(at, what="at")
+    if isinstance(at, str) and not (at.isascii() and at.isdigit()):
+        try:
+            moment = datetime.datetime.fromisoformat(at)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"at must be a sequence or a time such as 2026-11-16T08:00:00Z, not {at!r}."
+            ) from error
+    elif isinstance(at, datetime.datetime):
+        moment = at
+    else:
+        return as_sequence(int(at) if isinstance(at, str) else at, what="at")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidRequest(f"at is a time without a zone: {str(at)!r}. Say which, for example with a Z for UTC.")
+    return moment.astimezone(datetime.UTC)
 
 
-def as_sequence(given: object, *, what: str) -> int:
+def as_sequence(value: object, *, what: str) -> int:
     """Return a sequence from an integer.
 
     Raises:
         InvalidRequest: it is not an integer, or is negative.
     """
     try:
-        number = operator.index(given)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if isinstance(given, bool) or number < 0:
-        wanted = "a sequence (0, 1, 2, ...)" + (" or a time" if what == "at" else "")
-        raise InvalidRequest(f"{what} must be {wanted}, not {given!r}.")
+    if isinstance(value, bool) or number < 0:
+        expected = "a sequence (0, 1, 2, ...)" + (" or a time" if what == "at" else "")
+        raise InvalidRequest(f"{what} must be {expected}, not {value!r}.")
     return number
-
-
-def _parsed(text: str) -> datetime.datetime:
-    try:
-        return datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequest(f"at must be a sequence or a time such as 2026-11-16T08:00:00Z, not {text!r}.") from error
-
-
-def _as_time(moment: datetime.datetime, given: object) -> datetime.datetime:
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidRequest(f"at is a time without a zone: {str(given)!r}. Say which, for example with a Z for UTC.")
-    return moment.astimezone(datetime.UTC)

@@ -1,5 +1,6 @@
 """Requests for compaction: what a caller wants done to which datasets. Plain values."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,3 +37,23 @@ class CompactionRequest:
     def operation(self) -> str:
         """The operation in one word, for messages."""
         return "purge" if self.purge else str(self.kind)
+
+
+Crons = Mapping[str, frozenset[str | None]]
+"""Crons by which each tier is due, by tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Selection of the jobs that a cycle plans."""
+
+    names: Sequence[str] | None = None
+    """Names of the datasets; None means all."""
+    only: Sequence[str] | None = None
+    """Kinds of jobs and names of tiers; None means all."""
+    force: bool = False
+    """True to also plan jobs below their thresholds or minimum ages."""
+    crons: Crons | None = None
+    """Crons by which each tier is due. A dataset with another cron for the tier is left out."""
+    known_tiers: frozenset[str] = frozenset()
+    """Tiers that `only` may name although no dataset has them now."""

@@ -97,20 +97,20 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = self._divided()
+        self._tokens = self._tokenize()
         self._at = 0
 
-    def _divided(self) -> list[_Token]:
-        found: list[_Token] = []
+    def _tokenize(self) -> list[_Token]:
+        tokens: list[_Token] = []
         at = 0
         while at < len(self._text):
             match = _TOKEN.match(self._text, at)
             if match is None:
                 self._refuse(f"{self._text[at]!r} has no meaning there")
             if match.lastgroup and match.lastgroup != "skip":
-                found.append(_Token(match.lastgroup, match[match.lastgroup]))
+                tokens.append(_Token(match.lastgroup, match[match.lastgroup]))
             at = match.end()
-        return [*found, _Token("end", "")]
+        return [*tokens, _Token("end", "")]
 
     def _refuse(self, why: str) -> NoReturn:
         raise InvalidRequest(
@@ -165,7 +165,8 @@ class _Parser:
             if word.upper in ("NOT", "NULL") and nullable is None and (word.upper == "NULL" or self._takes("NULL")):
                 nullable = word.upper == "NULL"
             elif word.upper == "COMMENT" and comment is None and self._next.kind == "text":
-                comment = _unescaped(self._take().value)
+                text = self._take().value[1:-1]
+                comment = _ESCAPE.sub(lambda m: _ESCAPED.get(m[1], m[1]) if m[1] else m[0][0], text)
             else:
                 advice = _ADVICE.get(word.upper, "A column has a type, NOT NULL and COMMENT; leave the rest out.")
                 raise InvalidRequest(f"Column {name!r}: {word.value} is not supported. {advice}")
@@ -181,7 +182,12 @@ class _Parser:
             return self._nested(word, column)
         digits = self._digits(column)
         if word in _DECIMALS:
-            return _decimal(digits, column)
+            precision, scale, *more = [*digits, *(10, 0)[len(digits) :]]
+            if more or not 1 <= precision <= MAX_DECIMAL_DIGITS:
+                raise InvalidRequest(
+                    f"Column {column!r}: a decimal has 1 to {MAX_DECIMAL_DIGITS} digits, as in DECIMAL(10,2)."
+                )
+            return pa.decimal128(precision, scale)
         if digits and (word in _LENGTHS or word in _TYPES):
             shown = f"{token.value}({', '.join(map(str, digits))})"
             instead = "STRING" if word in _LENGTHS else word
@@ -199,14 +205,14 @@ class _Parser:
         """Parse numbers in brackets, if they come next."""
         if not self._takes("("):
             return []
-        found: list[int] = []
-        while not found or self._takes(","):
+        numbers: list[int] = []
+        while not numbers or self._takes(","):
             token = self._take()
             if not re.fullmatch("[0-9]{1,9}", token.value) or token.kind != "word":
                 self._refuse(f"the brackets of column {column!r} must hold whole numbers")
-            found.append(int(token.value))
+            numbers.append(int(token.value))
         self._expect(")", f"the type of column {column!r}")
-        return found
+        return numbers
 
     def _nested(self, word: str, column: str) -> pa.DataType:
         self._expect("<", f"the type of column {column!r}")
@@ -225,14 +231,14 @@ class _Parser:
         return kind
 
     def _fields(self, column: str) -> list[pa.Field]:
-        found = [self._field(column)]
+        fields = [self._field(column)]
         while self._takes(","):
-            found.append(self._field(column))
-        names = [field.name for field in found]
+            fields.append(self._field(column))
+        names = [field.name for field in fields]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InvalidRequest(f"Column {column!r}: its struct has the field {twice!r} twice.")
-        return found
+        return fields
 
     def _field(self, column: str) -> pa.Field:
         name = self._name()
@@ -242,20 +248,6 @@ class _Parser:
             word = " ".join(token.value for token in self._tokens[self._at : self._at + 2] if token.kind == "word")
             raise InvalidRequest(f"Column {column!r}: {word} is for whole columns, not inside a struct.")
         return pa.field(name, kind)
-
-
-def _decimal(digits: list[int], column: str) -> pa.DataType:
-    precision, scale, *more = [*digits, *(10, 0)[len(digits) :]]
-    if more or not 1 <= precision <= MAX_DECIMAL_DIGITS:
-        raise InvalidRequest(f"Column {column!r}: a decimal has 1 to {MAX_DECIMAL_DIGITS} digits, as in DECIMAL(10,2).")
-    return pa.decimal128(precision, scale)
-
-
-def _unescaped(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        return _ESCAPED.get(match[1], match[1]) if match[1] else match[0][0]
-
-    return _ESCAPE.sub(plain, text[1:-1])
 
 
 def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
@@ -269,12 +261,12 @@ def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
     if isinstance(schema, str):
         return parse_ddl(schema)
     if hasattr(schema, "jsonValue"):
-        given = schema.jsonValue()
-        if re.search(r'"(var)?char\(', json.dumps(given)):
+        struct = schema.jsonValue()
+        if re.search(r'"(var)?char\(', json.dumps(struct)):
             raise InvalidRequest(
                 "A schema has a column of type CHAR or VARCHAR; the length is not supported. Use StringType."
             )
-        return from_struct_json(given)
+        return from_struct_json(struct)
     raise InvalidRequest(f"A schema is a pyarrow.Schema, a Spark StructType or DDL text, not {type(schema).__name__}.")
 
 

@@ -154,19 +154,19 @@ def alterations(before: pa.Schema, after: pa.Schema) -> list[str]:
     >>> alterations(pa.schema([("n", pa.int32())]), pa.schema([("n", pa.int64()), ("m", pa.string())]))
     ['n: integer becomes long', 'm string is added']
     """
-    told: list[str] = []
-    known = set(before.names)
+    changes: list[str] = []
+    old_names = set(before.names)
     for new in after:
-        if new.name not in known:
+        if new.name not in old_names:
             default = default_text(new)
-            told.append(f"{new.name} {type_name(new.type)} is added" + (f", default {default}" if default else ""))
+            changes.append(f"{new.name} {type_name(new.type)} is added" + (f", default {default}" if default else ""))
             continue
         old = before.field(new.name)
         if old.type != new.type:
-            told.append(f"{new.name}: {type_name(old.type)} becomes {type_name(new.type)}")
+            changes.append(f"{new.name}: {type_name(old.type)} becomes {type_name(new.type)}")
         notes = (old.metadata or {}), (new.metadata or {})
         if notes[0].get(COMMENT) != notes[1].get(COMMENT):
-            told.append(f"{new.name}: comment")
+            changes.append(f"{new.name}: comment")
         if tags_of(old) != tags_of(new):
-            told.append(f"{new.name}: tags {', '.join(tags_of(new)) or 'none'}")
-    return told
+            changes.append(f"{new.name}: tags {', '.join(tags_of(new)) or 'none'}")
+    return changes

@@ -48,13 +48,13 @@ class KeyRange:
         return self.low is not None and self.high is not None
 
 
-def may_contain(found: KeyRange, keys: Sequence[Any]) -> bool:
+def may_contain(key_range: KeyRange, keys: Sequence[Any]) -> bool:
     """True if one of the sorted keys may be in the range. A range with unknown ends may contain any key.
 
     >>> may_contain(KeyRange(3, 5), [1, 2, 6]), may_contain(KeyRange(3, 5), [1, 4]), may_contain(KeyRange(), [1])
     (False, True, True)
     """
-    if not found.known:
+    if not key_range.known:
         return bool(keys)
-    at = bisect_left(keys, found.low)
-    return at < len(keys) and bool(keys[at] <= found.high)
+    at = bisect_left(keys, key_range.low)
+    return at < len(keys) and bool(keys[at] <= key_range.high)

@@ -20,6 +20,6 @@ def polars_frame(table: pa.Table) -> "pl.DataFrame":
         import polars
     except ImportError as error:
         raise InvalidRequest("to_polars() needs Polars: pip install 'siltstone[polars]'.") from error
-    found = polars.from_arrow(table)
-    assert isinstance(found, polars.DataFrame)  # noqa: S101  # a table becomes a frame, an array a series
-    return found
+    frame = polars.from_arrow(table)
+    assert isinstance(frame, polars.DataFrame)  # noqa: S101  # a table becomes a frame, an array a series
+    return frame

@@ -22,7 +22,6 @@ from siltstone.errors import InvalidRequest
 
 _KNOWN: Final = 65_536
 """Most parsed periods in the cache: seven years of hours."""
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 _DAY: Final = datetime.timedelta(days=1)
 _WEEK: Final = datetime.timedelta(days=7)
@@ -89,24 +88,6 @@ def end(period: str) -> datetime.datetime:
     return _read(period)[2]
 
 
-def period_of(moment_us: int, granularity: Granularity) -> str:
-    """Return the period of a moment in microseconds since 1970 (negative before).
-
-    >>> period_of(-1, Granularity.HOUR), period_of(0, Granularity.WEEK)
-    ('1969-12-31T23', '1970-W01')
-
-    Raises:
-        InvalidRequest: the moment is outside the years 1 to 9999.
-    """
-    try:
-        moment = _EPOCH + datetime.timedelta(microseconds=moment_us)
-    except OverflowError as error:
-        raise InvalidRequest(
-            f"{moment_us} microseconds since 1970 lie outside of the years 1 to 9999; correct the time of the row."
-        ) from error
-    return _text(moment, granularity)
-
-
 @lru_cache(maxsize=_KNOWN)
 def coarser(period: str, granularity: Granularity) -> str:
     """Return the period of a granularity that contains a period. A week belongs to the month of its Thursday.
@@ -140,11 +121,11 @@ def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
 @lru_cache(maxsize=_KNOWN)
 def _read(period: str) -> tuple[Granularity, datetime.datetime, datetime.datetime]:
     granularity, shape = _SHAPES.get(len(period), (None, None))
-    found = shape.fullmatch(period) if shape else None
-    if granularity is None or found is None:
+    match = shape.fullmatch(period) if shape else None
+    if granularity is None or match is None:
         raise InvalidRequest(_refusal(period))
     try:
-        first = _first(granularity, [int(part) for part in found.groups()])
+        first = _first(granularity, [int(part) for part in match.groups()])
     except ValueError as error:
         raise InvalidRequest(_refusal(period)) from error
     return granularity, first, _after(granularity, first)

@@ -141,9 +141,9 @@ class CompactReport(_Plain):
         return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "CompactReport":
+    def from_dict(cls, data: Mapping[str, Any]) -> "CompactReport":
         """Return the report that another process wrote with `to_dict`."""
-        return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})
+        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ from siltstone.errors import InvalidRequest
 
 def may_compact(role: Role) -> bool:
     """Return whether a process with this role may run compactions."""
-    return role is not Role.READER
+    return Role(role) is not Role.READER  # the role may come as text
 
 
 def may_write(role: Role) -> bool:
     """Return whether a process with this role may write rows."""
-    return role is Role.ALL
+    return Role(role) is Role.ALL
 
 
 def check_may_compact(role: Role, *, doing: str = "compact") -> None:
@@ -31,7 +31,7 @@ def check_may_compact(role: Role, *, doing: str = "compact") -> None:
     """
     if not may_compact(role):
         raise InvalidRequest(
-            f"This process has the role {role.value!r} and may not {doing}. Do it in a process with the role "
+            f"This process has the role {str(role)!r} and may not {doing}. Do it in a process with the role "
             f"{Role.COMPACTOR.value!r} or {Role.ALL.value!r}, or set SILT_ROLE."
         )
 
@@ -44,6 +44,6 @@ def check_may_write(role: Role, *, doing: str = "write") -> None:
     """
     if not may_write(role):
         raise InvalidRequest(
-            f"This process has the role {role.value!r} and may not {doing}. Do it in a process with the role "
+            f"This process has the role {str(role)!r} and may not {doing}. Do it in a process with the role "
             f"{Role.ALL.value!r}, or set SILT_ROLE."
         )

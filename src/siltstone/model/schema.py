@@ -94,18 +94,18 @@ def a_type(kind: pa.DataType) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def inner_types(one: pa.DataType, other: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]] | None:
+def inner_types(first: pa.DataType, second: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]] | None:
     """Return pairs of the types inside two lists, maps, or structs of the same fields; None for any other two types.
 
     >>> inner_types(pa.list_(pa.int8()), pa.list_(pa.int64()))
     [(DataType(int8), DataType(int64))]
     """
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return [(one.value_type, other.value_type)]
-    if pa.types.is_map(one) and pa.types.is_map(other):
-        return [(one.key_type, other.key_type), (one.item_type, other.item_type)]
-    if pa.types.is_struct(one) and pa.types.is_struct(other) and one.names == other.names:
-        return [(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return [(first.value_type, second.value_type)]
+    if pa.types.is_map(first) and pa.types.is_map(second):
+        return [(first.key_type, second.key_type), (first.item_type, second.item_type)]
+    if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
+        return [(left.type, right.type) for left, right in zip(first.fields, second.fields, strict=True)]
     return None
 
 
@@ -155,8 +155,8 @@ def canonical(schema: pa.Schema) -> pa.Schema:
 
 def _noted(name: str, kind: pa.DataType, nullable: bool, notes: Mapping[bytes, bytes] | None) -> pa.Field:  # noqa: FBT001
     """Return a field with its comment, tags and default; other metadata is dropped."""
-    ours = {note: text for note, text in (notes or {}).items() if note in _NOTES}
-    return pa.field(name, kind, nullable, metadata=ours or None)
+    retained = {note: text for note, text in (notes or {}).items() if note in _NOTES}
+    return pa.field(name, kind, nullable, metadata=retained or None)
 
 
 def comment_of(field: pa.Field) -> str | None:
@@ -302,15 +302,15 @@ def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[
 
 
 def _check_columns(
-    schema: pa.Schema, names: Iterable[str], what: str, tests: Iterable[Callable[[pa.DataType], bool]], wanted: str
+    schema: pa.Schema, names: Iterable[str], what: str, tests: Iterable[Callable[[pa.DataType], bool]], expected: str
 ) -> None:
-    given = list(names)
-    for name in given:
+    columns = list(names)
+    for name in columns:
         kind = _column_type(schema, name, what)
-        if given.count(name) > 1:
+        if columns.count(name) > 1:
             raise InvalidRequest(f"{what} {name!r} is named twice.")
         if not any(test(kind) for test in tests):
-            raise InvalidRequest(f"{what} {name!r} is of type {type_name(kind)}; it must be {wanted}.")
+            raise InvalidRequest(f"{what} {name!r} is of type {type_name(kind)}; it must be {expected}.")
 
 
 def _column_type(schema: pa.Schema, name: str, what: str) -> pa.DataType:
@@ -335,8 +335,8 @@ def change_schema(schema: pa.Schema, key: Iterable[str]) -> pa.Schema:
     A tombstone has only the key, so every other column must be nullable.
     """
     keys = set(key)
-    own = [pa.field(f.name, f.type, nullable=f.name not in keys, metadata=f.metadata) for f in schema]
-    return pa.schema([*own, *CHANGE_FIELDS])
+    columns = [pa.field(f.name, f.type, nullable=f.name not in keys, metadata=f.metadata) for f in schema]
+    return pa.schema([*columns, *CHANGE_FIELDS])
 
 
 def fingerprint(schema: pa.Schema) -> str:
@@ -350,33 +350,33 @@ def fingerprint(schema: pa.Schema) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:FINGERPRINT_HEX_DIGITS]
 
 
-def differences(there: pa.Schema, given: pa.Schema) -> list[str]:
+def differences(existing: pa.Schema, requested: pa.Schema) -> list[str]:
     """Describe how an existing schema differs from a given one, one phrase per difference.
 
     >>> differences(pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.schema([("a", pa.string()), ("c", pa.string())]))
     ["it has no column 'c'", "it also has column 'b'", "its column 'a' is a long, not a string"]
     """
-    old_names, new_names = set(there.names), set(given.names)
-    added = [repr(name) for name in given.names if name not in old_names]
-    missing = [repr(name) for name in there.names if name not in new_names]
-    found = [f"it has no column {', '.join(added)}"] if added else []
-    found += [f"it also has column {', '.join(missing)}"] if missing else []
-    for old, new in ((there.field(name), given.field(name)) for name in there.names if name in new_names):
+    old_names, new_names = set(existing.names), set(requested.names)
+    added = [repr(name) for name in requested.names if name not in old_names]
+    missing = [repr(name) for name in existing.names if name not in new_names]
+    phrases = [f"it has no column {', '.join(added)}"] if added else []
+    phrases += [f"it also has column {', '.join(missing)}"] if missing else []
+    for old, new in ((existing.field(name), requested.field(name)) for name in existing.names if name in new_names):
         if old.type != new.type:
-            found.append(f"its column {old.name!r} is {a_type(old.type)}, not {a_type(new.type)}")
+            phrases.append(f"its column {old.name!r} is {a_type(old.type)}, not {a_type(new.type)}")
         elif old.nullable != new.nullable:
-            found.append(f"its column {old.name!r} {'may' if old.nullable else 'must not'} be null")
-    return found
+            phrases.append(f"its column {old.name!r} {'may' if old.nullable else 'must not'} be null")
+    return phrases
 
 
 def describe(schema: pa.Schema) -> list[dict[str, Any]]:
     """Return the columns as plain data, for JSON and for tables."""
-    return [{"name": f.name, "type": type_name(f.type), "nullable": f.nullable} | _notes(f) for f in schema]
-
-
-def _notes(field: pa.Field) -> dict[str, Any]:
-    found = {"comment": comment_of(field), "tags": tags_of(field), "default": default_text(field)}
-    return {name: value for name, value in found.items() if value}
+    columns: list[dict[str, Any]] = []
+    for f in schema:
+        notes = {"comment": comment_of(f), "tags": tags_of(f), "default": default_text(f)}
+        stated = {name: value for name, value in notes.items() if value}
+        columns.append({"name": f.name, "type": type_name(f.type), "nullable": f.nullable} | stated)
+    return columns
 
 
 def from_struct_json(struct: dict[str, Any]) -> pa.Schema:

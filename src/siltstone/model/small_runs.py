@@ -97,9 +97,11 @@ def small_event_files(files: Iterable[F], day: Callable[[F], str | None], *, man
     best: tuple[F, ...] = ()
     low = -1
     for limit in EVENT_CLASSES:
-        some = [(file,) for file in ordered if low < file.rows <= limit]
+        in_class = [(file,) for file in ordered if low < file.rows <= limit]
         low = limit
-        run = _longest(some, [True] * len(some), size=attrgetter("rows"), max_size=MAX_EVENTS, max_rows=MAX_EVENTS)
+        run = _longest(
+            in_class, [True] * len(in_class), size=attrgetter("rows"), max_size=MAX_EVENTS, max_rows=MAX_EVENTS
+        )
         if len(run) >= max(many, FEWEST_FILES) and len(run) > len({day(file) for file in run}):
             return SmallRun(run, enough=True)
         best = max(run, best, key=len)

@@ -91,8 +91,8 @@ class Spec:
         values = asdict(self)
         if not self.dedup_by:
             del values["survivor"]
-        unsaid = {name for name in _LATER if not values[name]} | (frozenset() if self.is_log else _OF_LOGS)
-        return json.dumps({name: values[name] for name in values if name not in unsaid}, sort_keys=True)
+        omitted = {name for name in _LATER if not values[name]} | (frozenset() if self.is_log else _OF_LOGS)
+        return json.dumps({name: values[name] for name in values if name not in omitted}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
@@ -160,16 +160,16 @@ def make_spec(  # one parameter for each thing that `create` fixes
     return Spec(key=key, subject=subject)
 
 
-def _survivor(given: str | None, dedup_by: tuple[str, ...]) -> Survivor:
-    if given is None:
+def _survivor(value: str | None, dedup_by: tuple[str, ...]) -> Survivor:
+    if value is None:
         return Survivor.FIRST
     if not dedup_by:
         raise InvalidRequest(
             "survivor says which of several duplicates stays; name the columns of a duplicate (dedup_by)."
         )
-    if given not in tuple(Survivor):
-        raise InvalidRequest(f"survivor is one of {', '.join(Survivor)}, not {given!r}.")
-    return Survivor(given)
+    if value not in tuple(Survivor):
+        raise InvalidRequest(f"survivor is one of {', '.join(Survivor)}, not {value!r}.")
+    return Survivor(value)
 
 
 def check_format(version: int | str) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final
 
+from siltstone.config import parse_bool
 from siltstone.cron import check_cron
 from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity
@@ -170,13 +171,13 @@ def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
     Raises:
         InvalidRequest: a field is unknown, a value does not fit, or the tiers contradict each other.
     """
-    known = {tier.name: tier.to_dict() for tier in tiers}
-    for name, given in changes.items():
-        if not isinstance(given, Mapping):
-            raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {given!r}.")
-        known[name] = known.get(name, {}) | dict(given)
-    old = [tier for tier in known if tier not in changes]
-    return check_tiers(_tier(name, values, others=old) for name, values in known.items())
+    by_name = {tier.name: tier.to_dict() for tier in tiers}
+    for name, values in changes.items():
+        if not isinstance(values, Mapping):
+            raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {values!r}.")
+        by_name[name] = by_name.get(name, {}) | dict(values)
+    unchanged = [name for name in by_name if name not in changes]
+    return check_tiers(_tier(name, values, others=unchanged) for name, values in by_name.items())
 
 
 def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
@@ -185,12 +186,12 @@ def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
     Raises:
         InvalidRequest: two tiers have the same name, or two enabled tiers do the same work.
     """
-    found = tuple(tiers)
-    twice = [name for name, count in Counter(tier.name for tier in found).items() if count > 1]
+    tiers = tuple(tiers)
+    twice = [name for name, count in Counter(tier.name for tier in tiers).items() if count > 1]
     if twice:
         raise InvalidRequest(f"Tier {twice[0]!r} is there twice; give each tier a name of its own.")
     owner: dict[Granularity, Tier] = {}
-    for tier in found:
+    for tier in tiers:
         if not tier.enabled:
             continue
         other = owner.setdefault(tier.target, tier)
@@ -198,7 +199,7 @@ def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
             raise InvalidRequest(
                 f"Tiers {other.name!r} and {tier.name!r} both write {tier.target} periods; disable one of them."
             )
-    return found
+    return tiers
 
 
 def tiers_from_text(text: str) -> tuple[Tier, ...]:
@@ -220,17 +221,21 @@ def changes_from_text(text: str) -> Changes:
         InvalidRequest: the text cannot be parsed.
     """
     if text.lstrip().startswith("{"):
-        return _json_object(text)
-    found: dict[str, dict[str, Any]] = {}
+        try:
+            parsed: dict[str, Any] = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidRequest(f"The changes of tiers are not valid JSON: {error}. Correct the text.") from error
+        return parsed
+    changes: dict[str, dict[str, Any]] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         where, equals, value = part.partition("=")
         name, dot, field = where.strip().partition(".")
         if not (equals and dot and name and field):
             raise InvalidRequest(f"{part[:80]!r} changes no tier; write e.g. daily.min_files=6; weekly.enabled=yes.")
-        if field in found.setdefault(name, {}):
+        if field in changes.setdefault(name, {}):
             raise InvalidRequest(f"Tier {name!r}: {field} is there twice; keep one of them.")
-        found[name][field] = value.strip()
-    return found
+        changes[name][field] = value.strip()
+    return changes
 
 
 def age_text(seconds: int) -> str:
@@ -248,30 +253,22 @@ def exact_size_text(size_bytes: int) -> str:
     >>> exact_size_text(512 * BYTES_PER_MB), exact_size_text(2048 * BYTES_PER_MB), exact_size_text(3 * BYTES_PER_MB + 1)
     ('512MB', '2GB', '3145729')
     """
-    return _in_units(size_bytes, {"": 1, **{f"{unit.upper()}B": much for unit, much in _SIZE_BYTES.items()}})
+    return _in_units(size_bytes, {"": 1, **{f"{unit.upper()}B": size for unit, size in _SIZE_BYTES.items()}})
 
 
 def _in_units(count: int, units: Mapping[str, int]) -> str:
-    much, unit = max((much, unit) for unit, much in units.items() if much == 1 or (count and count % much == 0))
-    return f"{count // much}{unit}"
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        raw: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"The changes of tiers are no valid JSON: {error}. Mend the text.") from error
-    return raw
+    size, unit = max((size, unit) for unit, size in units.items() if size == 1 or (count and count % size == 0))
+    return f"{count // size}{unit}"
 
 
 # ---- parsing the fields of a tier --------------------------------------------------------------------------------
 
 
 def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -> Tier:
-    known = {field.name for field in fields(Tier)}
-    unknown = sorted(set(values) - known)
+    names = {field.name for field in fields(Tier)}
+    unknown = sorted(set(values) - names)
     if unknown:
-        raise InvalidRequest(f"Tier {name!r} has no field {unknown[0]!r}. Known: {', '.join(sorted(known))}.")
+        raise InvalidRequest(f"Tier {name!r} has no field {unknown[0]!r}. Known: {', '.join(sorted(names))}.")
     if values.get("name", name) != name:
         raise InvalidRequest(f"Tier {name!r} cannot be renamed to {values['name']!r}; disable it and add a new one.")
     missing = [f.name for f in fields(Tier) if f.default is MISSING and f.name not in values and f.name != "name"]
@@ -279,16 +276,15 @@ def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -
         near = difflib.get_close_matches(name, list(others), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         raise InvalidRequest(f"Tier {name!r} is new and needs {', '.join(missing)}.{meant}")
-    fitted = {field: _fit(name, field, value) for field, value in values.items() if field != "name"}
+    fitted: dict[str, Any] = {}
+    for field, value in values.items():
+        if field != "name":
+            read, words = _READERS[field]
+            try:
+                fitted[field] = read(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidRequest(f"Tier {name!r}: {field} takes {words}, not {value!r}.") from error
     return Tier(name=name, **fitted)
-
-
-def _fit(name: str, field: str, value: Any) -> Any:  # noqa: ANN401
-    read, words = _READERS[field]
-    try:
-        return read(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"Tier {name!r}: {field} takes {words}, not {value!r}.") from error
 
 
 def _whole(value: Any) -> int:  # noqa: ANN401
@@ -299,8 +295,8 @@ def _whole(value: Any) -> int:  # noqa: ANN401
 
 def _with_unit(shape: re.Pattern[str], units: Mapping[str, int]) -> Callable[[Any], int]:
     def read(value: Any) -> int:  # noqa: ANN401
-        found = shape.fullmatch(value.strip()) if isinstance(value, str) else None
-        return round(float(found[1]) * units[found[2].lower()]) if found else _whole(value)
+        match = shape.fullmatch(value.strip()) if isinstance(value, str) else None
+        return round(float(match[1]) * units[match[2].lower()]) if match else _whole(value)
 
     return read
 
@@ -309,16 +305,6 @@ def _text(value: Any) -> str:  # noqa: ANN401
     if not isinstance(value, str):
         raise TypeError(value)
     return value
-
-
-def _yes_or_no(value: Any) -> bool:  # noqa: ANN401
-    match str(value).strip().lower():
-        case "1" | "true" | "yes" | "on":
-            return True
-        case "0" | "false" | "no" | "off":
-            return False
-        case _:
-            raise ValueError(value)
 
 
 _GRANULARITY: Final = (Granularity, "hour, day, week or month")
@@ -334,5 +320,5 @@ _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "max_files": _COUNT,
     "target_bytes": (_with_unit(_SIZE, _SIZE_BYTES), "bytes, or a size such as 512MB"),
     "cron": (_text, "text"),
-    "enabled": (_yes_or_no, "yes or no"),
+    "enabled": (parse_bool, "yes or no"),
 }

@@ -140,7 +140,7 @@ class ActiveQuery:
     @property
     def blocks_close(self) -> bool:
         """True if the lake must not be closed yet: a caller waits for the query, or it reads the lake's memory."""
-        return not self._is_abandoned or any(one.in_process for one in self._interrupters)
+        return not self._is_abandoned or any(interrupter.in_process for interrupter in self._interrupters)
 
     @contextmanager
     def interruptible(
@@ -232,8 +232,8 @@ class DeadlineMonitor:
     def _enforce(self) -> bool:
         """Enforce all queries, and return whether there are any. The sleeping thread holds no reference to a query."""
         queries = list(self._queries())
-        for one in queries:
-            one.enforce()
+        for query in queries:
+            query.enforce()
         return bool(queries)
 
 
@@ -280,16 +280,17 @@ class ActiveQueries:
     def cancel_all(self) -> None:
         """Cancel every query, and wait for a bounded time for those that block a close."""
         queries = self._all()
-        for one in queries:
-            one.cancel()
+        for query in queries:
+            query.cancel()
         with self._changed:
             self._changed.wait_for(
-                lambda: not any(one in queries and one.blocks_close for one in self._queries.values()), CLOSING_SECONDS
+                lambda: not any(query in queries and query.blocks_close for query in self._queries.values()),
+                CLOSING_SECONDS,
             )
 
     def ids(self) -> list[str]:
         """Return the ids of the running queries."""
-        return [one.query_id for one in self._all()]
+        return [query.query_id for query in self._all()]
 
     def _all(self) -> list[ActiveQuery]:
         with self._mutex:
@@ -314,18 +315,24 @@ class InterruptibleExecutor:
         `UNHEARD_SECONDS`. The error of `give_up` is raised at once; the work may go on.
         """
         future: Future[_T] = Future()
+        error: BaseException | None = None
         try:
-            self._claim().jobs.put(lambda done: _complete(future, work, done=done))
-            return _wait_for(future, give_up)
-        except _GaveUpError as error:
-            future.cancel()  # work that has not started does not start
-            raise error.cause from None
+            self._claim().jobs.put(lambda become_idle: _complete(future, work, become_idle))
+            while error is None and not future.done():
+                # a signal just before a wait does not end that wait, so each wait is short
+                with contextlib.suppress(TimeoutError):  # a TimeoutError of the work is raised below
+                    return future.result(timeout=SIGNAL_SECONDS)
+                error = give_up()
+            if error is None:
+                return future.result()
         except BaseException:
             until = time.monotonic() + UNHEARD_SECONDS
             while not (future.cancel() or future.done()) and time.monotonic() < until:
                 interrupt()
                 wait([future], TICK_SECONDS)
             raise
+        future.cancel()  # work that has not started does not start
+        raise error
 
     def _claim(self) -> "_WorkerThread":
         """Return a thread for one job: the one that became idle last, or a new one.
@@ -341,36 +348,17 @@ class InterruptibleExecutor:
                 return thread
 
 
-class _GaveUpError(Exception):
-    """The caller waits no longer; `cause` is its error."""
-
-    def __init__(self, cause: BaseException) -> None:
-        super().__init__()
-        self.cause = cause
-
-
-def _wait_for(future: "Future[_T]", give_up: GiveUp) -> _T:
-    """Wait for a result. A signal just before a wait does not end that wait, so each wait is short."""
-    while not future.done():
-        with contextlib.suppress(TimeoutError):  # a TimeoutError of the work is raised below
-            return future.result(timeout=SIGNAL_SECONDS)
-        cause = give_up()
-        if cause is not None:
-            raise _GaveUpError(cause)
-    return future.result()
-
-
-def _complete(future: "Future[_T]", work: Callable[[], _T], *, done: Callable[[], None]) -> None:
+def _complete(future: "Future[_T]", work: Callable[[], _T], become_idle: Callable[[], None]) -> None:
     if not future.set_running_or_notify_cancel():
-        done()
+        become_idle()
         return
     try:
         result = work()
     except BaseException as error:  # noqa: BLE001  # it is raised in the caller
-        done()
+        become_idle()
         future.set_exception(error)
     else:
-        done()
+        become_idle()
         future.set_result(result)
 
 
@@ -399,11 +387,8 @@ class _WorkerThread(threading.Thread):
                 job = self.jobs.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 return False
-        job(self._become_idle)
+        job(lambda: self._idle.append(self))
         return True
-
-    def _become_idle(self) -> None:
-        self._idle.append(self)
 
 
 def stream_from_thread(make: Callable[[], Iterator[_T]], *, end: Callable[[], object], give_up: GiveUp) -> Iterator[_T]:

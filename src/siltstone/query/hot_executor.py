@@ -19,16 +19,18 @@ from sqlglot import exp
 
 from siltstone.errors import Reason
 from siltstone.query.gate.checked_query import CheckedQuery, Source
+from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
+from siltstone.query.hot.read_transactions import Reader
 from siltstone.query.result import answered_schema, in_form
-from siltstone.query.translate import Relation, Translated, Unsupported, translate
+from siltstone.query.translate import Unsupported
+from siltstone.query.translate.select import Relation, Translated, translate
 from siltstone.query.translate.typed_sql import GUARD
 
 if TYPE_CHECKING:
     from siltstone.query.cancellation import ActiveQuery
     from siltstone.query.hot.cache import HotSnapshot
-    from siltstone.query.hot.read_transactions import Reader
 
-KEPT_TRANSLATIONS: Final = 256
+CACHED_TRANSLATIONS: Final = 256
 _MARK: Final = f"silt_{secrets.token_hex(8)}_"
 """Prefix of table placeholders in a translation, which outlives table names.
 
@@ -67,7 +69,7 @@ class Translations:
     """Cache of translated queries, the oldest evicted first. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[object, ...], HotPlan | str] = OrderedDict()
+        self._cached: OrderedDict[tuple[object, ...], HotPlan | str] = OrderedDict()
         self._mutex = threading.Lock()
 
     def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
@@ -76,51 +78,43 @@ class Translations:
         Raises:
             Unsupported: it is not in the subset.
         """
-        key = (admitted.text, admitted.normalised, max_rows, _kinds(admitted.parameters), *schemas.items())
+        kinds = tuple((name, _kind(value)) for name, value in sorted(admitted.parameters.items()))
+        key = (admitted.text, admitted.normalised, max_rows, kinds, *schemas.items())
         with self._mutex:
-            found = self._kept.get(key)
-        if found is None:
-            found = _planned(admitted, schemas, max_rows=max_rows)
+            plan = self._cached.get(key)
+        if plan is None:
+            plan = _translate(admitted, schemas, max_rows=max_rows)
             with self._mutex:
-                self._kept[key] = found
-                while len(self._kept) > KEPT_TRANSLATIONS:
-                    self._kept.popitem(last=False)
-        if isinstance(found, str):
-            raise Unsupported(found)
-        return found
+                self._cached[key] = plan
+                while len(self._cached) > CACHED_TRANSLATIONS:
+                    self._cached.popitem(last=False)
+        if isinstance(plan, str):
+            raise Unsupported(plan)
+        return plan
 
 
-def _planned(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
+def _translate(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
     sources = admitted.references
-    numbers = {_key(s.name.catalog, s.name.schema, s.table): n for n, s in enumerate(sources)}
+    numbers: dict[tuple[str, ...], int] = {
+        (source.name.catalog, source.name.schema, source.table): number for number, source in enumerate(sources)
+    }
 
     def relation(table: exp.Table) -> Relation:
-        number = numbers[_key(*(part.name for part in table.parts))]
+        number = numbers[tuple(part.name for part in table.parts)]
         return Relation(sql=f"{_MARK}{number}_", schema=schemas[str(sources[number].name)])
 
     try:
-        done = translate(admitted.tree, tables=relation, parameters=admitted.parameters, limit=max_rows + 1)
+        translated = translate(admitted.tree, tables=relation, parameters=admitted.parameters, limit=max_rows + 1)
     except Unsupported as outside:
         return str(outside)
     except _ODD_TREES:
         return "a form that it does not know"
-    return HotPlan(translated=done, sources=sources, schema=answered_schema(done.schema))
-
-
-def _key(*parts: str) -> tuple[str, ...]:
-    return parts
-
-
-def _kinds(parameters: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return the properties of parameters that a translation depends on.
-
-    These are their types, and the size of a whole number or decimal.
-    """
-    return tuple((name, _kind(value)) for name, value in sorted(parameters.items()))
+    return HotPlan(translated=translated, sources=sources, schema=answered_schema(translated.schema))
 
 
 def _kind(value: object) -> object:
+    """Return what a translation depends on of a parameter: its type, and the size of a whole number or decimal."""
     match value:
         case bool():
             return bool
@@ -160,7 +154,8 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot",
     sql = plan.sql(view.tables)
     try:
         with query.interruptible(view.cursor.interrupt, in_process=True):
-            table = _fetched(view.reader, sql, values)
+            rows = view.cursor.sql(sql, params=values) if values else view.reader.prepared(sql)
+            table = rows.to_arrow_table()
     except duckdb.InterruptException as error:
         if query.is_cancelled:
             raise query.error() from error
@@ -176,11 +171,6 @@ def answer(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot",
     return in_form(table, plan.schema)
 
 
-def _fetched(reader: "Reader", sql: str, values: Mapping[str, object]) -> pa.Table:
-    found = reader.cursor.sql(sql, params=values) if values else reader.prepared(sql)
-    return found.to_arrow_table()
-
-
 def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapshot") -> str:
     """Return the engine's plan with the names of the datasets."""
     import duckdb
@@ -188,8 +178,8 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
     sql = f"EXPLAIN {plan.sql(view.tables)}"
     try:
-        found = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
-        text = "\n".join(str(row[1]) for row in found.fetchall())
+        lines = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
+        text = "\n".join(str(row[1]) for row in lines.fetchall())
     except duckdb.Error as error:
         raise HotExecutionFailed(_why(error)) from error
     for name, table in view.tables.items():
@@ -207,9 +197,6 @@ def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator[
         HotExecutionFailed: a column has values that DuckDB does not store exactly.
     """
     import duckdb
-
-    from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
-    from siltstone.query.hot.read_transactions import Reader
 
     reader = Reader(view.cursor.cursor())  # a separate cursor, because its prepared queries keep the rows in memory
     names = {name: f"silt_raw_{number}" for number, name in enumerate(tables)}

@@ -128,20 +128,20 @@ def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
     return in_form(table, answered_schema(schema or table.schema))
 
 
-def in_form(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert rows to a schema that has the form of results."""
     columns = [
         column if column.type.equals(kind) else column.cast(kind)
-        for column, kind in zip(table.columns, wanted.types, strict=True)
+        for column, kind in zip(table.columns, schema.types, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=wanted) if columns else table
+    return pa.Table.from_arrays(columns, schema=schema) if columns else table
 
 
 def as_answered_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert one batch of a stream to the form of results."""
-    wanted = answered_schema(batch.schema)
-    columns = [column.cast(kind) for column, kind in zip(batch.columns, wanted.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted) if columns else batch
+    schema = answered_schema(batch.schema)
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else batch
 
 
 def answered_schema(schema: pa.Schema) -> pa.Schema:

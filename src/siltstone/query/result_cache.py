@@ -18,9 +18,9 @@ from typing import Final
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.query.result import QueryResult
 
-KEPT_PAGES: Final = 50
+PAGED_RESULTS: Final = 50
 """Number of recent results that can be read page by page."""
-KEPT_PAGES_BYTES: Final = 512 * 1024 * 1024
+PAGED_RESULTS_BYTES: Final = 512 * 1024 * 1024
 """Memory limit of all paged results; the newest is kept even if it alone is larger."""
 MAX_PAGE_ROWS: Final = 10_000
 LARGEST_SHARE: Final = 4
@@ -34,55 +34,56 @@ class ResultCache:
         """Set the memory limit for repeated queries; 0 disables the cache."""
         self._budget = budget_bytes
         self._bytes = 0
-        self._answers: OrderedDict[Hashable, QueryResult] = OrderedDict()
+        self._results: OrderedDict[Hashable, QueryResult] = OrderedDict()
         self._pages: OrderedDict[str, tuple[QueryResult, tuple[str, ...]]] = OrderedDict()
         self._page_bytes = 0
-        self._forgets = 0
-        self._seen: dict[str, Hashable] = {}
+        self._generation = 0
+        self._purges: dict[str, Hashable] = {}
+        """Last observed incarnation and epoch of each dataset."""
         self._mutex = threading.Lock()
 
     @property
-    def forgets(self) -> int:
+    def generation(self) -> int:
         """Number of times that the cache was cleared. A query records it before it reads data."""
-        return self._forgets
+        return self._generation
 
-    def find(self, key: Hashable) -> QueryResult | None:
+    def get(self, key: Hashable) -> QueryResult | None:
         """Return the cached result of the same query on the same data."""
         with self._mutex:
-            found = self._answers.get(key)
-            if found is not None:
-                self._answers.move_to_end(key)
-            return found
+            result = self._results.get(key)
+            if result is not None:
+                self._results.move_to_end(key)
+            return result
 
-    def keep(self, key: Hashable, result: QueryResult, *, since: int) -> None:
+    def put(self, key: Hashable, result: QueryResult, *, since: int) -> None:
         """Cache a result, if it is not too large and the cache was not cleared since its query began."""
         size = result.table.nbytes
         if size * LARGEST_SHARE > self._budget:
             return
         with self._mutex:
-            if since != self._forgets:
+            if since != self._generation:
                 return
-            old = self._answers.pop(key, None)
+            old = self._results.pop(key, None)
             self._bytes += size - (old.table.nbytes if old is not None else 0)
-            self._answers[key] = result
+            self._results[key] = result
             while self._bytes > self._budget:
-                _, gone = self._answers.popitem(last=False)
-                self._bytes -= gone.table.nbytes
+                _, evicted = self._results.popitem(last=False)
+                self._bytes -= evicted.table.nbytes
 
-    def keep_pages(self, result: QueryResult, names: tuple[str, ...], *, since: int) -> None:
+    def put_pages(self, result: QueryResult, names: tuple[str, ...], *, since: int) -> None:
         """Store a result by its query id for pages, unless the cache was cleared since its query began.
 
         The oldest is evicted.
         """
         with self._mutex:
-            if since != self._forgets:
+            if since != self._generation:
                 return
             old = self._pages.pop(result.query_id, None)
             self._pages[result.query_id] = (result, names)
             self._page_bytes += result.table.nbytes - (old[0].table.nbytes if old is not None else 0)
-            while len(self._pages) > KEPT_PAGES or (self._page_bytes > KEPT_PAGES_BYTES and len(self._pages) > 1):
-                _, (gone, _) = self._pages.popitem(last=False)
-                self._page_bytes -= gone.table.nbytes
+            while len(self._pages) > PAGED_RESULTS or (self._page_bytes > PAGED_RESULTS_BYTES and len(self._pages) > 1):
+                _, (evicted, _) = self._pages.popitem(last=False)
+                self._page_bytes -= evicted.table.nbytes
 
     def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
         """Return one page of a result, counted from 1; a page after the last one has no rows.
@@ -96,10 +97,10 @@ class ResultCache:
                 f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number!r} of {size!r}."
             )
         with self._mutex:
-            found = self._pages.get(query_id)
-        if found is None:
-            raise NotFound(f"No result {query_id!r} is kept; the last {KEPT_PAGES} are. Ask the query again.")
-        result, _ = found
+            entry = self._pages.get(query_id)
+        if entry is None:
+            raise NotFound(f"No result {query_id!r} is kept; the last {PAGED_RESULTS} are. Ask the query again.")
+        result, _ = entry
         start = (number - 1) * size
         more = result.truncated or result.row_count > start + size
         return replace(result, table=result.table.slice(start, size), truncated=more, limit_given=True)
@@ -109,22 +110,22 @@ class ResultCache:
         with self._mutex:
             return self._pages[query_id][1] if query_id in self._pages else ()
 
-    def notice(self, name: str, purges: Hashable) -> bool:
+    def check_purges(self, name: str, purges: Hashable) -> bool:
         """Clear the cache if any process may have purged or dropped a dataset since the last call.
 
         Return whether the cache was cleared.
         """
-        changed = self._seen.get(name, purges) != purges
-        if changed:
-            self.forget()
-        self._seen[name] = purges
-        return changed
+        is_changed = self._purges.get(name, purges) != purges
+        if is_changed:
+            self.clear()
+        self._purges[name] = purges
+        return is_changed
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache."""
         with self._mutex:
-            self._forgets += 1
-            self._answers.clear()
+            self._generation += 1
+            self._results.clear()
             self._pages.clear()
             self._bytes = self._page_bytes = 0
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from siltstone.query.hot.cache import HotCache, HotSnapshot
-    from siltstone.query.hot.dataset_resolver import Sources
+    from siltstone.query.hot.dataset_resolver import DatasetResolver
 
 MAX_ID_CHARS: Final = 128
 FILLS: Final = 4
@@ -126,18 +126,22 @@ class Router:
         self,
         *,
         hot: "Callable[[], HotCache]",
-        sources: "Sources",
+        resolver: "DatasetResolver",
         spark: "Callable[[], SparkSession]",
         dataset: Callable[[str], Dataset],
         settings: Settings,
         clock: Clock,
-        has_spark: Callable[[], bool] = lambda: True,
+        has_spark: Callable[[], bool],
+        fill_in_background: bool,
     ) -> None:
-        """Create a router. Neither engine is started before it is needed."""
-        self.fill_behind = True
-        """True if missed datasets are filled after the answer; False in a process that ends with its answer."""
+        """Create a router. Neither engine is started before it is needed.
+
+        With `fill_in_background`, missed datasets are filled after the answer. It is false in a process that ends with
+        its answer.
+        """
+        self._fill_in_background = fill_in_background
         self._hot = hot
-        self._sources = sources
+        self._resolver = resolver
         self._spark = spark
         self._has_spark = has_spark
         self._dataset = dataset
@@ -145,12 +149,41 @@ class Router:
         self._clock = clock
         self._active = ActiveQueries()
         self._executor = InterruptibleExecutor()
-        self._kept = ResultCache(settings.result_cache_mb * BYTES_PER_MB)
+        self._results = ResultCache(settings.result_cache_mb * BYTES_PER_MB)
         self._translations = Translations()
+
+    def request(
+        self,
+        text: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        engine: str = Engine.AUTO,
+        max_rows: int | None = None,
+        timeout: float | None = None,
+        catalog: str | None = None,
+        schema: str | None = None,
+        query_id: str | None = None,
+    ) -> QueryRequest:
+        """Return a request with the settings as defaults; see `Lake.sql`.
+
+        Raises:
+            InvalidRequest: there is no such engine.
+        """
+        return QueryRequest(
+            text=text,
+            params=params or {},
+            engine=engine_of(engine),
+            max_rows=self._settings.max_rows if max_rows is None else max_rows,
+            limit_given=max_rows is not None,
+            seconds=self._settings.query_seconds if timeout is None else timeout,
+            catalog=catalog or self._settings.default_catalog or None,
+            schema=schema or self._settings.default_schema or None,
+            query_id=query_id,
+        )
 
     # ---- queries -------------------------------------------------------------------------------------------------
 
-    def ask(self, question: QueryRequest) -> QueryResult:
+    def execute(self, request: QueryRequest) -> QueryResult:
         """Answer a query.
 
         Raises:
@@ -161,26 +194,32 @@ class Router:
             Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
-        check_max_rows(question.max_rows)
-        query = self._begin(question)
-        result, admitted = self._beside(query, lambda: self._answered(question, query))
+        check_max_rows(request.max_rows)
+        query = self._begin(request)
+
+        def work() -> tuple[QueryResult, CheckedQuery]:
+            admitted = _admit(request)
+            query.cache_generation = self._results.generation
+            return self._route(request, admitted, query), admitted
+
+        result, admitted = self._run_in_thread(query, work)
         seconds = time.monotonic() - started
-        result = replace(result, seconds=seconds, query_id=query.query_id, limit_given=question.limit_given)
-        self._kept.keep_pages(result, _names(admitted), since=query.cache_generation)
+        result = replace(result, seconds=seconds, query_id=query.query_id, limit_given=request.limit_given)
+        self._results.put_pages(result, _names(admitted), since=query.cache_generation)
         return result
 
-    def stream(self, question: QueryRequest, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
+    def stream(self, request: QueryRequest, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
         """Answer a query on Spark with all its rows, as a stream.
 
         Raises:
-            InvalidRequest, NotFound, Corruption, Unavailable: see `ask`; also while the rows are read.
+            InvalidRequest, NotFound, Corruption, Unavailable: see `execute`; also while the rows are read.
         """
-        query = self._begin(question, cancellation)
-        made = stream_from_thread(lambda: self._batches(question, query), end=query.cancel, give_up=query.give_up)
-        schema = next(made)
+        query = self._begin(request, cancellation)
+        batches = stream_from_thread(lambda: self._batches(request, query), end=query.cancel, give_up=query.give_up)
+        schema = next(batches)
         if not isinstance(schema, pa.Schema):
             raise TypeError("a stream begins with its schema")
-        return pa.RecordBatchReader.from_batches(schema, made)
+        return pa.RecordBatchReader.from_batches(schema, batches)
 
     def cancel(self, query_id: str) -> None:
         """Cancel a running query; its caller gets Unavailable.
@@ -205,35 +244,39 @@ class Router:
             InvalidRequest: the page number or the page size is out of bounds.
             NotFound: that result is not in the cache.
         """
-        for name in self._kept.datasets(query_id):
-            self._notice_purges(name)
-        return self._kept.page(query_id, number, size=size)
+        for name in self._results.datasets(query_id):
+            try:
+                store = self._resolver.store(name).current()
+                self._results.check_purges(name, (store.incarnation, store.snapshot().epoch))
+            except (Gone, NotFound):
+                self._results.clear()
+        return self._results.page(query_id, number, size=size)
 
     def forget(self) -> None:
         """Clear the result cache, because purged or erased data must not stay in memory."""
-        self._kept.forget()
+        self._results.clear()
 
-    def explain(self, question: QueryRequest) -> QueryPlanInfo:
+    def explain(self, request: QueryRequest) -> QueryPlanInfo:
         """Return the engine that would answer, the reason and the plan, without running the query.
 
         Small cold datasets that the query would fill are filled. Spark is started only for the engine ``spark``.
 
         Raises:
-            InvalidRequest: see `ask`.
+            InvalidRequest: see `execute`.
             Unavailable: the time is up, or Spark was lost.
         """
-        query = self._begin(question)
-        return self._beside(query, lambda: self._explained(question, query))
+        query = self._begin(request)
+        return self._run_in_thread(query, lambda: self._explain(request, query))
 
     # ---- worker thread -------------------------------------------------------------------------------------------
 
-    def _begin(self, question: QueryRequest, cancellation: CancelToken | None = None) -> ActiveQuery:
+    def _begin(self, request: QueryRequest, cancellation: CancelToken | None = None) -> ActiveQuery:
         """Start the time limit of a query."""
-        check_seconds(question.seconds)
-        query_id = checked_id(question.query_id) if question.query_id else self._clock.new_id()
-        return ActiveQuery(query_id, question.seconds, token=cancellation)
+        check_seconds(request.seconds)
+        query_id = checked_id(request.query_id) if request.query_id else self._clock.new_id()
+        return ActiveQuery(query_id, request.seconds, token=cancellation)
 
-    def _beside(self, query: ActiveQuery, work: Callable[[], _T]) -> _T:
+    def _run_in_thread(self, query: ActiveQuery, work: Callable[[], _T]) -> _T:
         """Run work for a query on another thread. The caller waits no longer than the time limit."""
 
         def listed() -> _T:
@@ -246,14 +289,9 @@ class Router:
             query.abandon()  # after Ctrl-C it may still run, because a starting Spark receives no interrupt
             raise
 
-    def _answered(self, question: QueryRequest, query: ActiveQuery) -> tuple[QueryResult, CheckedQuery]:
-        admitted = _admit(question)
-        query.cache_generation = self._kept.forgets
-        return self._routed(question, admitted, query), admitted
-
-    def _batches(self, question: QueryRequest, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
+    def _batches(self, request: QueryRequest, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
         with self._active.listed(query):
-            yield from self._spark_query(_admit(question), query).batches()
+            yield from self._spark_query(_admit(request), query).batches()
 
     def _spark_query(self, admitted: CheckedQuery, query: ActiveQuery) -> SparkQuery:
         query.check()
@@ -265,141 +303,132 @@ class Router:
             most_pairs=self._settings.query_pairs,
         )
 
-    def _explained(self, question: QueryRequest, query: ActiveQuery) -> QueryPlanInfo:
-        admitted = _admit(question)
+    def _explain(self, request: QueryRequest, query: ActiveQuery) -> QueryPlanInfo:
+        admitted = _admit(request)
         query.check()
         names = _names(admitted)
         decisions = {name: self._hot().decide(name) for name in names}
         resident = {name: decision.reason for name, decision in decisions.items()}
         try:
-            self._check_asked(question, admitted)
-            text = self._hot_plan(question, admitted, query)
+            self._check_hot_allowed(request, admitted)
+            self._fill_cold(request, admitted, query)
+            with self._pinned(request, admitted) as view:
+                plan = self._plan(view.schemas, request, admitted)
+                text = hot_executor.explained(plan, admitted.parameters, view)
             reason = "What is not in memory is read into it at once."
             if all(decision.resident for decision in decisions.values()):
                 reason = _why_hot(names)
             return QueryPlanInfo(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
         except (_NotHot, NotResident, HotExecutionFailed) as miss:
             reason = str(miss)
-        if question.engine is Engine.HOT:
+        if request.engine is Engine.HOT:
             raise InvalidRequest(f"The hot engine cannot answer this: {reason}")
-        start = question.engine is Engine.SPARK or self._has_spark()
+        start = request.engine is Engine.SPARK or self._has_spark()
         text = self._spark_query(admitted, query).explain(start=start)
         return QueryPlanInfo(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
     # ---- routing -------------------------------------------------------------------------------------------------
 
-    def _routed(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
+    def _route(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         missed: tuple[str, ...] = ()
         try:
-            return self._hot_answer(question, admitted, query)
+            return self._answer_hot(request, admitted, query)
         except _NotHot as miss:
             reason, missed = str(miss), miss.names
         except NotResident as cold:
             reason, missed = str(cold), _names(admitted)
         except HotExecutionFailed as failed:
-            if question.engine is Engine.HOT:
+            if request.engine is Engine.HOT:
                 raise InvalidRequest(
                     f"The hot engine could not answer: {failed}. The engine auto lets Spark answer.",
                     reason=failed.reason,
                 ) from failed
             reason = f"The hot engine could not answer: {failed}."
-        if question.engine is Engine.HOT:
+        if request.engine is Engine.HOT:
             raise InvalidRequest(
                 f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
             )
-        result = self._spark_answer(question, admitted, query, reason)
-        if self.fill_behind and question.engine is Engine.AUTO:
+        result = self._answer_on_spark(request, admitted, query, reason)
+        if self._fill_in_background and request.engine is Engine.AUTO:
             for name in missed:
                 self._hot().want(name)
         return result
 
     # ---- hot engine ----------------------------------------------------------------------------------------------
 
-    def _hot_answer(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
-        """Answer from memory.
+    def _answer_hot(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
+        """Answer from memory. Datasets that are not resident are filled, again if they are evicted before the read.
 
         Raises:
-            _NotHot: Spark was requested, the query is outside the subset, or a dataset is neither resident nor filled
-                first.
-            NotResident: a fill was rejected.
-            HotExecutionFailed: the engine could not answer.
-            Unavailable: the hot engine was requested, and filled datasets are evicted again before they are read.
+            _NotHot: the query, a dataset or the request excludes the hot engine.
+            NotResident: a dataset is not resident and is not filled now.
+            HotExecutionFailed: DuckDB could not answer.
+            Unavailable: datasets were evicted repeatedly, and the caller requested the hot engine.
         """
-        self._check_asked(question, admitted)
+        self._check_hot_allowed(request, admitted)
         for _ in range(FILLS):
             try:
-                return self._pinned_answer(question, admitted, query)
+                return self._pinned_answer(request, admitted, query)
             except NotResident:
-                self._fill_cold(question, admitted, query)
+                self._fill_cold(request, admitted, query)
         try:
-            return self._pinned_answer(question, admitted, query)
+            return self._pinned_answer(request, admitted, query)
         except NotResident as cold:
-            if question.engine is Engine.HOT:
+            if request.engine is Engine.HOT:
                 raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
             raise
 
-    def _hot_plan(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> str:
-        self._fill_cold(question, admitted, query)
-        with self._pinned(question, admitted) as view:
-            plan = self._plan(view.schemas, question, admitted)
-            return hot_executor.explained(plan, admitted.parameters, view)
-
     @staticmethod
-    def _check_asked(question: QueryRequest, admitted: CheckedQuery) -> None:
-        if question.engine is Engine.SPARK:
+    def _check_hot_allowed(request: QueryRequest, admitted: CheckedQuery) -> None:
+        if request.engine is Engine.SPARK:
             raise _NotHot("Spark was asked for.")
         if len({source.raw for source in admitted.references}) > 1:
             raise _NotHot("It reads raw rows beside merged ones.")
 
-    def _pinned_answer(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
+    def _pinned_answer(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         names = _names(admitted)
-        with self._pinned(question, admitted) as view:
-            plan = self._plan(view.schemas, question, admitted)
-            key = self._key(question, admitted, view.states)
+        with self._pinned(request, admitted) as view:
+            plan = self._plan(view.schemas, request, admitted)
+            key = self._key(request, admitted, view.states)
             for name, purges in view.purges.items():
-                query.cache_generation += self._kept.notice(name, purges)  # the query reads after the purge
-            found = self._found(key, admitted)
-            if found is not None and (found.engine == Engine.HOT or question.engine is not Engine.HOT):
-                return replace(found, cached=True)
+                query.cache_generation += self._results.check_purges(name, purges)  # the query reads after the purge
+            cached = self._cached_result(key, admitted)
+            if cached is not None and (cached.engine == Engine.HOT or request.engine is not Engine.HOT):
+                return replace(cached, cached=True)
             table = hot_executor.answer(plan, admitted.parameters, view, query)
         result = QueryResult(
-            table=table.slice(0, question.max_rows),
+            table=table.slice(0, request.max_rows),
             engine=Engine.HOT,
             reason=_why_hot(names),
-            truncated=table.num_rows > question.max_rows,
+            truncated=table.num_rows > request.max_rows,
             seconds=0.0,
         )
-        self._keep(key, admitted, result, query)
+        self._cache_result(key, admitted, result, query)
         return result
 
     @contextmanager
-    def _pinned(self, question: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
-        """Give the resident datasets of a query, or the raw rows of small datasets, which are read for this query only.
-
-        Raises:
-            _NotHot: there are too many raw rows.
-            NotResident: a dataset is not resident.
-        """
+    def _pinned(self, request: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
+        """Give the resident datasets of a query, or the raw rows of small datasets, which are read for this query only."""
         names = _names(admitted)
         if not _is_raw(admitted):
             with self._hot().pinned(names) as view:
                 yield view
             return
-        stores = {name: self._store(name).current() for name in names}
-        self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
+        stores = {name: self._resolver.store(name).current() for name in names}
+        self._plan({name: store.schema for name, store in stores.items()}, request, admitted)
         if sum(map(_rows, stores.values())) > self._settings.hot_at_once_rows:
             raise _NotHot("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
         rows = {name: self._dataset(name).to_arrow(raw=True) for name in names}
-        with self._hot().pinned(()) as view, hot_executor.registered(view, rows) as found:
-            yield found
+        with self._hot().pinned(()) as view, hot_executor.registered(view, rows) as raw_view:
+            yield raw_view
 
-    def _plan(self, schemas: Mapping[str, pa.Schema], question: QueryRequest, admitted: CheckedQuery) -> HotPlan:
+    def _plan(self, schemas: Mapping[str, pa.Schema], request: QueryRequest, admitted: CheckedQuery) -> HotPlan:
         try:
-            return self._translations.plan(admitted, schemas, max_rows=question.max_rows)
+            return self._translations.plan(admitted, schemas, max_rows=request.max_rows)
         except Unsupported as outside:
             raise _NotHot(f"Outside the hot subset: {outside}.") from outside
 
-    def _fill_cold(self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
+    def _fill_cold(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
         """Fill the cold datasets of a query inside the subset, if they are small or the hot engine was requested.
 
         If the hot engine was requested, the query waits for other fills until its time limit. Otherwise it waits
@@ -407,10 +436,10 @@ class Router:
         """
         if _is_raw(admitted):
             return
-        asked = question.engine is Engine.HOT
+        hot_only = request.engine is Engine.HOT
         names = _names(admitted)
-        stores = {name: self._store(name).current() for name in names}
-        self._plan({name: store.schema for name, store in stores.items()}, question, admitted)
+        stores = {name: self._resolver.store(name).current() for name in names}
+        self._plan({name: store.schema for name, store in stores.items()}, request, admitted)
         cache = self._hot()
         cold = [name for name in names if not cache.decide(name).resident]
         rows = sum(_rows(stores[name]) for name in cold)
@@ -418,26 +447,26 @@ class Router:
             decision = cache.decide(name)
             free = decision.filling or (decision.admitted and not decision.evict)
             small = rows <= self._settings.hot_at_once_rows and free
-            if not small and not asked:
+            if not small and not hot_only:
                 raise _NotHot(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = WaitPolicy(seconds=math.inf if asked else AT_ONCE_WAIT_SECONDS, check=query.check)
+        patience = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
         for name in cold:
-            cache.fill(name, by_name=asked, patience=patience)
+            cache.fill(name, by_name=hot_only, patience=patience)
 
     # ---- Spark ---------------------------------------------------------------------------------------------------
 
-    def _spark_answer(
-        self, question: QueryRequest, admitted: CheckedQuery, query: ActiveQuery, reason: str
+    def _answer_on_spark(
+        self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery, reason: str
     ) -> QueryResult:
         before = self._states(admitted, query)
-        key = self._key(question, admitted, before)
-        found = self._found(key, admitted)
-        if found is not None and found.engine == Engine.SPARK:
-            return replace(found, cached=True)
-        result = self._spark_query(admitted, query).answer(question.max_rows)
+        key = self._key(request, admitted, before)
+        cached = self._cached_result(key, admitted)
+        if cached is not None and cached.engine == Engine.SPARK:
+            return replace(cached, cached=True)
+        result = self._spark_query(admitted, query).answer(request.max_rows)
         result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
         if before == self._states(admitted):  # unchanged states mean that the query has read this state
-            self._keep(key, admitted, result, query)
+            self._cache_result(key, admitted, result, query)
         return result
 
     # ---- result cache --------------------------------------------------------------------------------------------
@@ -448,39 +477,28 @@ class Router:
         This may detect a purge and clear the result cache. The generation of `query` follows, because the query has
         read nothing yet.
         """
-        found = {}
+        states = {}
         for name in _names(admitted):
-            store = self._store(name).current()
+            store = self._resolver.store(name).current()
             snapshot = store.snapshot()
-            forgot = self._kept.notice(name, (store.incarnation, snapshot.epoch))
+            is_cleared = self._results.check_purges(name, (store.incarnation, snapshot.epoch))
             if query is not None:
-                query.cache_generation += forgot
-            found[name] = state_of(store, snapshot)
-        return found
-
-    def _notice_purges(self, name: str) -> None:
-        """Clear the result cache if another process has purged or dropped a dataset."""
-        try:
-            store = self._store(name).current()
-            self._kept.notice(name, (store.incarnation, store.snapshot().epoch))
-        except (Gone, NotFound):
-            self._kept.forget()
+                query.cache_generation += is_cleared
+            states[name] = state_of(store, snapshot)
+        return states
 
     @staticmethod
-    def _key(question: QueryRequest, admitted: CheckedQuery, states: Mapping[str, State]) -> Hashable:
-        engine = question.engine if question.engine is Engine.SPARK else Engine.AUTO
+    def _key(request: QueryRequest, admitted: CheckedQuery, states: Mapping[str, State]) -> Hashable:
+        engine = request.engine if request.engine is Engine.SPARK else Engine.AUTO
         values = tuple(sorted((name, type(value).__name__, str(value)) for name, value in admitted.parameters.items()))
-        return (engine, admitted.normalised, values, question.max_rows, tuple(sorted(states.items())))
+        return (engine, admitted.normalised, values, request.max_rows, tuple(sorted(states.items())))
 
-    def _found(self, key: Hashable, admitted: CheckedQuery) -> QueryResult | None:
-        return self._kept.find(key) if _is_kept(admitted) else None
+    def _cached_result(self, key: Hashable, admitted: CheckedQuery) -> QueryResult | None:
+        return self._results.get(key) if _is_cacheable(admitted) else None
 
-    def _keep(self, key: Hashable, admitted: CheckedQuery, result: QueryResult, query: ActiveQuery) -> None:
-        if _is_kept(admitted):
-            self._kept.keep(key, result, since=query.cache_generation)
-
-    def _store(self, name: str) -> Store:
-        return self._sources.store(name)
+    def _cache_result(self, key: Hashable, admitted: CheckedQuery, result: QueryResult, query: ActiveQuery) -> None:
+        if _is_cacheable(admitted):
+            self._results.put(key, result, since=query.cache_generation)
 
 
 def checked_id(query_id: object) -> str:
@@ -506,8 +524,8 @@ def check_seconds(seconds: object) -> None:
         )
 
 
-def _admit(question: QueryRequest) -> CheckedQuery:
-    return admit(question.text, parameters=question.params, catalog=question.catalog, schema=question.schema)
+def _admit(request: QueryRequest) -> CheckedQuery:
+    return admit(request.text, parameters=request.params, catalog=request.catalog, schema=request.schema)
 
 
 def _names(admitted: CheckedQuery) -> tuple[str, ...]:
@@ -515,12 +533,12 @@ def _names(admitted: CheckedQuery) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(source.name) for source in admitted.references))
 
 
-def _is_kept(admitted: CheckedQuery) -> bool:
+def _is_cacheable(admitted: CheckedQuery) -> bool:
     """True if the result can be cached: the same query on the same data has the same answer.
 
     Raw rows are excluded, because a fold changes them.
     """
-    return not admitted.volatile and not any(source.raw for source in admitted.references)
+    return not admitted.volatile and not _is_raw(admitted)
 
 
 def _is_raw(admitted: CheckedQuery) -> bool:
@@ -535,4 +553,4 @@ def _why_hot(names: tuple[str, ...]) -> str:
 
 def _rows(store: Store) -> int:
     snapshot = store.snapshot()
-    return sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
+    return snapshot.base.rows + snapshot.unfolded_rows

@@ -14,7 +14,8 @@ from siltstone.query.gate.admit import admit
 from siltstone.query.gate.row_condition import condition_of, named_columns
 from siltstone.query.hot.duckdb_engine import Engine, budget_bytes
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values
-from siltstone.query.translate import Relation, Unsupported, translate
+from siltstone.query.translate import Unsupported
+from siltstone.query.translate.select import Relation, translate
 
 ROW: Final = "_row"
 _TABLE: Final = "given"
@@ -43,14 +44,14 @@ def matching_rows(table: pa.Table, where: str) -> pa.Table:
     try:
         check_values(numbered)
         admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
-        done = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
-        places = _answer(done.sql, numbered)
+        translated = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
+        row_numbers = _run(translated.sql, numbered)
     except (Unsupported, UnsupportedType) as error:
         raise _needs_spark(str(error)) from error
-    return table.take(places.combine_chunks().sort())
+    return table.take(row_numbers.combine_chunks().sort())
 
 
-def _answer(sql: str, rows: pa.Table) -> pa.ChunkedArray:
+def _run(sql: str, rows: pa.Table) -> pa.ChunkedArray:
     import duckdb
 
     engine = Engine(memory_bytes=budget_bytes(0))
@@ -72,3 +73,19 @@ def _needs_spark(why: str) -> InvalidRequest:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
+
+
+class RowConditions:
+    """Conditions on rows for `Dataset`, which does not import the query layer (`dataset.ports.Conditions`)."""
+
+    def for_spark(self, where: str, columns: Sequence[str]) -> str:
+        """Check a condition over columns, and return its text for Spark."""
+        return condition_of(where, columns)
+
+    def columns(self, where: str, schema: pa.Schema) -> list[str]:
+        """Return the columns that a condition names."""
+        return matching_columns(where, schema)
+
+    def rows(self, table: pa.Table, where: str) -> pa.Table:
+        """Return the rows of a table for which a condition holds, without Spark."""
+        return matching_rows(table, where)

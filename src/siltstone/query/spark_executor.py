@@ -89,23 +89,22 @@ class SparkQuery:
         """Return at most `max_rows` rows.
 
         Raises:
-            InvalidRequest: Spark rejects the query, or `max_rows` is out of bounds.
+            InvalidRequest: Spark rejects the query, it is a product of too many rows, or `max_rows` is out of bounds.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
             Unavailable: Spark was lost, the time is up, or the query was cancelled.
         """
         check_max_rows(max_rows)
-        return self._asked_again(lambda: self._answer(max_rows))
+        return self._retried(lambda: self._answer(max_rows))
 
     def _answer(self, max_rows: int) -> QueryResult:
         started = time.monotonic()
-        opened = self._opened()
-        self._check_product(opened)
+        opened = self._checked_datasets()
         session = self._session()
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
             try:
-                with self._interruptible(session), self._asked(session, opened) as frame:
+                with self._interruptible(session), self._frame(session, opened) as frame:
                     table = _rows(frame, max_rows + 1)
             except _failures() as error:
                 failure = self._missing_file(error)
@@ -121,60 +120,13 @@ class SparkQuery:
     def batches(self) -> Iterator[pa.Schema | pa.RecordBatch]:
         """Yield the schema, then all rows as record batches as they are read. Memory holds a few batches at a time.
 
-        One thread must read all of it, because the tag of a query belongs to its thread.
-
-        Raises:
-            InvalidRequest: Spark rejects the query.
-            NotFound: it names a dataset that does not exist.
-            Corruption: a live file is lost; the message names it.
-            Unavailable: Spark was lost, the time is up, the query was cancelled, or a file disappeared. Run the query
-                again.
+        One thread must read all of it, because the tag of a query belongs to its thread. Errors are those of `answer`,
+        and Unavailable also if a file disappeared. Run the query again then.
         """
-        opened = self._opened()
-        self._check_product(opened)
-        yield from self._batches(self._session(), opened)
-
-    def explain(self, *, start: bool = True) -> str:
-        """Return Spark's plan of the query, without file paths; no rows are read.
-
-        Without `start`, check the query and return the text for Spark, without starting Spark.
-
-        Raises:
-            InvalidRequest: Spark rejects the query, or it is rejected as a product of too many rows.
-            NotFound: it names a dataset that does not exist.
-            Corruption: a live file is lost; the message names it.
-            Unavailable: Spark was lost, the time is up, or the query was cancelled.
-        """
-        return self._asked_again(lambda: self._explain(start=start))
-
-    def _explain(self, *, start: bool) -> str:
-        opened = self._opened()
-        self._check_product(opened)
-        if not start:
-            return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
+        opened = self._checked_datasets()
         session = self._session()
         try:
-            with self._interruptible(session), self._asked(session, opened, before="EXPLAIN FORMATTED ") as frame:
-                plan = str(_rows(frame, 1).column(0)[0])
-            if plan.startswith(NO_PLAN):  # EXPLAIN hides the error, running the query raises it
-                with self._interruptible(session), self._asked(session, opened) as frame:
-                    _rows(frame, 0)
-            return _without_places(plan)
-        except _failures() as error:
-            failure = self._missing_file(error)
-            raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
-
-    @staticmethod
-    def _asked_again(ask: Callable[[], _T]) -> _T:
-        """Run the query, and once more if the server was ended because of another query. A read changes nothing."""
-        try:
-            return ask()
-        except _ServerEndedError:
-            return ask()
-
-    def _batches(self, session: "SparkSession", opened: Mapping[str, Dataset]) -> Iterator[pa.Schema | pa.RecordBatch]:
-        try:
-            with self._interruptible(session), self._asked(session, opened) as frame:
+            with self._interruptible(session), self._frame(session, opened) as frame:
                 schema = _rows(frame, 0).schema
                 yield answered_schema(schema)
                 for batch in _batches(frame, schema):
@@ -184,16 +136,44 @@ class SparkQuery:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
 
-    def _session(self) -> "SparkSession":
-        """Return the session that answers the query.
+    def explain(self, *, start: bool = True) -> str:
+        """Return Spark's plan of the query, without file paths; no rows are read.
 
-        Raises:
-            Unavailable: it cannot be started or reached, or the query was ended meanwhile.
+        Without `start`, check the query and return the text for Spark, without starting Spark. Errors are those of
+        `answer`.
         """
-        self._query.check()
-        self._session_used = found = self._spark()
+        return self._retried(lambda: self._explain(start=start))
+
+    def _explain(self, *, start: bool) -> str:
+        opened = self._checked_datasets()
+        if not start:
+            return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
+        session = self._session()
         try:
-            self._session_used = answering(found, subqueries=_has_subqueries(self._admitted.checked))
+            with self._interruptible(session), self._frame(session, opened, before="EXPLAIN FORMATTED ") as frame:
+                plan = str(_rows(frame, 1).column(0)[0])
+            if plan.startswith(NO_PLAN):  # EXPLAIN hides the error, running the query raises it
+                with self._interruptible(session), self._frame(session, opened) as frame:
+                    _rows(frame, 0)
+            return _PLACE.sub("<files>", plan)  # everyone who may query sees a plan, and must not see where the lake is
+        except _failures() as error:
+            failure = self._missing_file(error)
+            raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
+
+    @staticmethod
+    def _retried(run: Callable[[], _T]) -> _T:
+        """Run the query, and once more if the server was ended because of another query. A read changes nothing."""
+        try:
+            return run()
+        except _ServerEndedError:
+            return run()
+
+    def _session(self) -> "SparkSession":
+        """Return the session that answers the query."""
+        self._query.check()
+        self._session_used = session = self._spark()
+        try:
+            self._session_used = answering(session, subqueries=_has_subqueries(self._admitted.checked))
         except _failures() as error:
             raise self._missing_file(error) from error
         return self._session_used
@@ -201,20 +181,24 @@ class SparkQuery:
     def _opened(self) -> dict[str, Dataset]:
         return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
 
-    def _check_product(self, opened: Mapping[str, Dataset]) -> None:
-        """Reject, before Spark is started, misspelt columns and queries that Spark could not plan or interrupt."""
+    def _checked_datasets(self) -> dict[str, Dataset]:
+        """Open the datasets. Reject, before Spark starts, misspelt columns and queries that it cannot plan or interrupt."""
+        opened = self._opened()
         check_expansion(self._admitted.checked)
-        check_names(self._admitted.checked, lambda table: self._columns(opened, table))
 
-        def dataset(table: exp.Table) -> DatasetSize:
-            return _size(opened[str(source_of(self._admitted, table).name)])
+        def dataset(table: exp.Table) -> Dataset:
+            return opened[str(source_of(self._admitted, table).name)]
 
-        check_product(self._admitted.checked, dataset, most=self._most_pairs)
+        def size(table: exp.Table) -> DatasetSize:
+            snapshot = dataset(table).snapshot()
+            columns = frozenset(name.lower() for name in dataset(table).schema.names)
+            return DatasetSize(rows=snapshot.base.rows + snapshot.unfolded_rows, columns=columns)
 
-    def _columns(self, opened: Mapping[str, Dataset], table: exp.Table) -> tuple[str, ...]:
-        return tuple(opened[str(source_of(self._admitted, table).name)].schema.names)
+        check_names(self._admitted.checked, lambda table: tuple(dataset(table).schema.names))
+        check_product(self._admitted.checked, size, most=self._most_pairs)
+        return opened
 
-    def _located(self, damaged: Corruption) -> Corruption:
+    def _with_file_name(self, damaged: Corruption) -> Corruption:
         """Find the damaged file and name it, because Spark names none if several tasks fail at once."""
         for name, dataset in self._opened().items():
             if file := dataset.damaged_file():
@@ -235,15 +219,15 @@ class SparkQuery:
         if isinstance(error, ValueError):
             raise error
         if damaged := damage(error):
-            raise (damaged if names_data_file(error) else self._located(damaged)) from error
+            raise (damaged if names_data_file(error) else self._with_file_name(damaged)) from error
         raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
 
     @contextmanager
-    def _asked(
+    def _frame(
         self, session: "SparkSession", opened: Mapping[str, Dataset], *, before: str = ""
     ) -> Iterator["DataFrame"]:
         """Give the frame of the query over views that exist for the block; `before` is put before its text."""
-        pinned = {name: found.snapshot() for name, found in opened.items()}
+        pinned = {name: dataset.snapshot() for name, dataset in opened.items()}
         views: dict[Source, str] = {}
         mark = uuid.uuid4().hex  # noqa: TID251
         try:
@@ -255,7 +239,9 @@ class SparkQuery:
             text = before + spark_text(self._admitted, views, common=f"silt_{mark}_with_{{}}".format)
             yield session.sql(text)
         finally:
-            _drop(session, views)
+            for view in views.values():
+                with suppress(*spark_errors()):  # if Spark is lost, its views are gone, too
+                    session.catalog.dropTempView(view)
 
     @contextmanager
     def _interruptible(self, session: "SparkSession") -> Iterator[None]:
@@ -314,21 +300,10 @@ _RELATIONS: Final = (exp.From, exp.Join, exp.Lateral, exp.Query, exp.CTE)
 """Nodes that read a subquery as a table, or put it into parentheses."""
 
 
-def _size(dataset: Dataset) -> DatasetSize:
-    snapshot = dataset.snapshot()
-    rows = sum(file.rows for file in snapshot.base.files) + snapshot.unfolded_rows
-    return DatasetSize(rows=rows, columns=frozenset(name.lower() for name in dataset.schema.names))
-
-
 def _vanished(opened: Mapping[str, Dataset], otherwise: str) -> SiltstoneError:
     """Return the error that names a lost live file; Unavailable with the text `otherwise` if no live file is lost."""
-    found = [dataset.files_vanished() for dataset in opened.values()]
-    return next((error for error in found if isinstance(error, Corruption)), Unavailable(otherwise))
-
-
-def _without_places(plan: str) -> str:
-    """Hide file paths. A plan is visible to everyone who may query, the location of a lake is not."""
-    return _PLACE.sub("<files>", plan)
+    errors = [dataset.files_vanished() for dataset in opened.values()]
+    return next((error for error in errors if isinstance(error, Corruption)), Unavailable(otherwise))
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -347,10 +322,3 @@ def _batches(frame: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(bytes(row[0])) as reader:
             for batch in reader:
                 yield batch.cast(schema) if batch.schema != schema else batch
-
-
-def _drop(session: "SparkSession", views: Mapping[Source, str]) -> None:
-    """Drop the query's views. If Spark is lost, its views are gone, too."""
-    for view in views.values():
-        with suppress(*spark_errors()):
-            session.catalog.dropTempView(view)

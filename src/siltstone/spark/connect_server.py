@@ -20,7 +20,7 @@ from siltstone.config import Settings
 from siltstone.errors import Reason, Unavailable
 from siltstone.spark.jars import spark_home
 from siltstone.spark.jvm import find_java
-from siltstone.spark.launch_options import APP_NAME, LOCAL_DIRS, launch_options, local_cores, ui_options
+from siltstone.spark.launch_options import APP_NAME, LOCAL_DIRS, launch_options, local_cores
 from siltstone.spark.python_workers import end_python_workers, java_processes
 from siltstone.spark.scratch import Scratch
 
@@ -77,10 +77,6 @@ class ConnectServer:
         """Return whether the server still runs."""
         return self._process.poll() is None
 
-    def accepts(self) -> bool:
-        """Return whether the server accepts connections."""
-        return listens(self.port)
-
     def end_python(self) -> int:
         """End the Python processes that sessions have left behind; return their number."""
         return end_python_workers(self._process.pid)
@@ -113,7 +109,7 @@ class ConnectServer:
         self._read += len(complete)
         return STUCK_TASK.search(complete) is not None
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of the server's log."""
         return " ".join(last_lines(self._log, 5))
 
@@ -137,42 +133,37 @@ class ConnectServer:
 
 
 def connect_server(
-    settings: Settings,
-    *,
-    port: int = 0,
-    token: str = "",
-    ui_port: int = 0,
-    log: Path | None = None,
-    reaper: bool = False,
-    clock: Clock | None = None,
+    settings: Settings, *, token: str = "", ui_port: int = 0, log: Path | None = None, reaper: bool = False
 ) -> ConnectServer:
-    """Start a local Spark Connect server on 127.0.0.1 and wait until it accepts.
+    """Start a local Spark Connect server on a free port of 127.0.0.1 and wait until it accepts.
 
     Args:
         settings: settings of its JVM.
-        port: port to listen on; 0 selects a free port.
         token: secret that clients must send; without one, every client that reaches the port is served.
         ui_port: port of Spark's UI; 0 disables the UI.
         log: file for its output; default: a file that is deleted with the server.
         reaper: log killed tasks that do not end (`stuck_task`).
-        clock: replaced by tests.
 
     Raises:
         Unavailable: the server ended or did not accept connections in time; the message contains the end of its log.
     """
-    clock = SystemClock() if clock is None else clock
-    port = port or free_port()
+    clock = SystemClock()
+    port = free_port()
     scratch = Scratch(settings, clock=clock)
-    extra = ui_options(ui_port) | (REAPER_OPTIONS if reaper else {})
+    extra = REAPER_OPTIONS if reaper else {}
+    if ui_port:  # Spark's UI is off by default
+        extra = {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port), **extra}
     try:
-        server = _started(settings, extra, port=port, token=token, log=log, scratch=scratch)
+        server = _launch(
+            settings, extra, port=port, token=token, log=log or scratch.folder / "server.log", scratch=scratch
+        )
     except BaseException:
         scratch.close()
         raise
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
-    while not server.accepts():
+    while not listens(server.port):
         if not server.alive() or clock.monotonic_seconds() > deadline:
-            log_end = server.last_words()
+            log_end = server.log_tail()
             server.stop()
             raise Unavailable(
                 f"The Spark Connect server did not start on port {port}. Its log: {log_end}", reason=Reason.SPARK_LOST
@@ -181,10 +172,13 @@ def connect_server(
     return server
 
 
-def _started(
-    settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path | None, scratch: Scratch
+def _launch(
+    settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path, scratch: Scratch
 ) -> ConnectServer:
-    """Start the server's process. Its options are in a file, which other users cannot read, unlike a command line."""
+    """Start the server's process.
+
+    Its options are in a file and its token in the environment. Other users cannot read these, unlike a command line.
+    """
     java = find_java()
     chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
     chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | dict(extra)
@@ -195,23 +189,6 @@ def _started(
     variables = {"JAVA_HOME": str(java.home)} | ({TOKEN_VARIABLE: token} if token else {})
     if local_cores(settings.spark_master):
         variables["SPARK_LOCAL_IP"] = "127.0.0.1"  # otherwise Spark's UI listens on all interfaces
-    return _launch(command, variables, port=port, log=log or scratch.folder / "server.log", scratch=scratch)
-
-
-def properties(options: Mapping[str, str]) -> str:
-    """Return Spark options as the text of a Java properties file."""
-    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in options.items())
-
-
-def _escaped(text: str, special: str) -> str:
-    escaped = "".join(
-        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
-    )
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
-def _launch(command: list[str], variables: dict[str, str], *, port: int, log: Path, scratch: Scratch) -> ConnectServer:
-    """Start the process. A token is passed in its environment, which other users cannot read, unlike a command line."""
     unwanted = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", LOCAL_DIRS, TOKEN_VARIABLE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     with log.open("ab") as output:
@@ -224,6 +201,18 @@ def _launch(command: list[str], variables: dict[str, str], *, port: int, log: Pa
             start_new_session=True,
         )
     return ConnectServer(process, port=port, log=log, scratch=scratch)
+
+
+def properties(options: Mapping[str, str]) -> str:
+    """Return Spark options as the text of a Java properties file."""
+    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in options.items())
+
+
+def _escaped(text: str, special: str) -> str:
+    escaped = "".join(
+        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
+    )
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 
 def _request_thread_dump(process: int) -> bool:

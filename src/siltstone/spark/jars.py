@@ -27,7 +27,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -60,9 +59,16 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def coordinate(spark_version: str) -> str:
+def spark_version() -> str:
+    """Return the version of the installed PySpark, found without importing it."""
+    from importlib.metadata import version  # late, because its import takes 10 ms and most commands need no Spark
+
+    return version("pyspark")
+
+
+def coordinate(spark: str) -> str:
     """Return the matching artifact. Delta publishes one for each minor version of Spark."""
-    minor = ".".join(spark_version.split(".")[:2])
+    minor = ".".join(spark.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_{SCALA_VERSION}:{DELTA_VERSION}"
 
 
@@ -77,10 +83,9 @@ def delta_jars(settings: Settings) -> tuple[Path, ...]:
     home = spark_home()
     if any((home / "jars").glob("delta-spark_*.jar")):
         return ()
-    spark_version = version("pyspark")
-    folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{spark_version}"
+    folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{spark_version()}"
     if not folder.is_dir():
-        _fetch(settings, coordinate(spark_version), home=home, folder=folder, check=_from_folder)
+        _fetch(settings, coordinate(spark_version()), home=home, folder=folder, check=_from_folder)
     return _from_folder(folder)
 
 
@@ -110,7 +115,7 @@ def _from_folder(folder: Path) -> tuple[Path, ...]:
     if missing:
         raise Unavailable(
             f"{folder} has no {' and no '.join(missing)} jar. Point the setting spark_jars to a folder with the jars "
-            f"of {coordinate(version('pyspark'))} and its dependencies, or unset it to have them downloaded."
+            f"of {coordinate(spark_version())} and its dependencies, or unset it to have them downloaded."
         )
     return jars
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import SystemClock
 from siltstone.errors import Unavailable
 
 OLDEST_JAVA: Final = 17
@@ -68,6 +68,8 @@ class Java:
 def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Path] = JVM_FOLDERS) -> Java:
     """Return ``JAVA_HOME`` if it is new enough, otherwise the best of the PATH and the usual folders.
 
+    The preferred versions come first, then the oldest suitable one.
+
     Raises:
         Unavailable: no Java 17 or newer was found.
     """
@@ -83,13 +85,8 @@ def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Pa
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Install openjdk-17-jre-headless "
             "(Fedora, RHEL: java-17-openjdk-headless; macOS: temurin@17), or set JAVA_HOME."
         )
-    return min(suitable, key=_preference)
-
-
-def _preference(java: Java) -> tuple[int, int]:
-    """Order installations: the preferred versions first, then the oldest suitable one."""
-    rank = PREFERRED_JAVA.index(java.major) if java.major in PREFERRED_JAVA else len(PREFERRED_JAVA)
-    return rank, java.major
+    rank = {major: number for number, major in enumerate(PREFERRED_JAVA)}
+    return min(suitable, key=lambda java: (rank.get(java.major, len(rank)), java.major))
 
 
 def _homes(environment: Mapping[str, str], folders: Iterable[Path]) -> Iterator[Path]:
@@ -138,12 +135,12 @@ def archive_key(java: Java, *, role: str, class_path: Iterable[Path], spark: str
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def archive_options(folder: Path, key: str, *, clock: Clock | None = None) -> list[str]:
+def archive_options(folder: Path, key: str) -> list[str]:
     """Return the JVM options that use the archive of this key, or record one; empty if neither is possible.
 
     Safe for many processes at once, because each records under its own name, and promotion is a rename.
     """
-    clock = SystemClock() if clock is None else clock
+    clock = SystemClock()
     if any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")):
         return []  # these variables add a folder to the class path, which an archive must not have
     archive = folder / f"{key}.jsa"

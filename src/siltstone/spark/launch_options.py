@@ -8,14 +8,13 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from siltstone.config import Settings
 from siltstone.host.memory import machine_memory_mb
 from siltstone.host.user_cache import cache_folder
-from siltstone.spark.jars import delta_jars, driver_jars, spark_home
+from siltstone.spark.jars import delta_jars, driver_jars, spark_home, spark_version
 from siltstone.spark.jvm import Java, archive_key, archive_options, fitted_memory_mb
 
 APP_NAME: Final = "siltstone"
@@ -106,9 +105,8 @@ def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) 
     java_options = [
         *_archive(java, role=role, jars=jars),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
-        *(
-            ["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []
-        ),  # other processes rely on it, so it must be sound
+        # other processes rely on a server or worker, so it must be sound
+        *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
         *_log_options(cache, settings),
     ]
@@ -121,14 +119,13 @@ def would_record(settings: Settings, *, java: Java, role: str) -> bool:
 
 
 def _jars(settings: Settings) -> tuple[Path, ...]:
-    return tuple(
-        jar.resolve() for jar in (*delta_jars(settings), *driver_jars(settings))
-    )  # an archive identifies jars by name
+    jars = (*delta_jars(settings), *driver_jars(settings))
+    return tuple(jar.resolve() for jar in jars)  # an archive identifies jars by name
 
 
 def _archive(java: Java, *, role: str, jars: Sequence[Path]) -> list[str]:
     kind = "connect" if role == "connect" else "classic"
-    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {version('pyspark')}")
+    key = archive_key(java, role=kind, class_path=jars, spark=f"{spark_home()} {spark_version()}")
     return archive_options(cache_folder() / "appcds", key)
 
 
@@ -140,25 +137,29 @@ def options(
     chosen = SESSION_OPTIONS | SERVER_OPTIONS
     chosen["spark.driver.memory"] = f"{settings.spark_memory_mb or fitted_memory_mb(machine_mb)}m"
     java_options = [f"-Djava.io.tmpdir={scratch}", *java_options]
-    chosen["spark.driver.extraJavaOptions"] = " ".join(_quoted(option) for option in java_options)
+    chosen["spark.driver.extraJavaOptions"] = " ".join(
+        f'"{option}"' if " " in option else option for option in java_options
+    )
     chosen["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
     if cores:
-        chosen |= _local_options(cores) | GUARDED_OPTIONS
-        chosen["spark.local.dir"] = str(scratch)
-        chosen["spark.driver.extraClassPath"] = os.pathsep.join(
-            map(str, jars)
-        )  # an archive covers only this class path
+        partitions = str(cores)  # on one machine, more partitions than cores only add overhead
+        chosen |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": partitions,
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": partitions,
+            "spark.databricks.delta.snapshotPartitions": partitions,
+            "spark.buffer.pageSize": PAGE_SIZE,
+            **GUARDED_OPTIONS,
+            "spark.local.dir": str(scratch),
+            "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),  # an archive covers only this class path
+        }
     else:
         chosen["spark.jars"] = ",".join(map(str, jars))  # Spark sends them to the executors
     for name, value in settings.spark.items():
         ours = chosen.get(name)
         chosen[name] = JOINED_OPTIONS[name].join([ours, value]) if ours and name in JOINED_OPTIONS else value
     return {name: value for name, value in chosen.items() if value}
-
-
-def ui_options(port: int) -> dict[str, str]:
-    """Return the options that enable Spark's UI at a port; empty for port 0, because the UI is off by default."""
-    return {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}
 
 
 def local_cores(master: str) -> int:
@@ -169,22 +170,6 @@ def local_cores(master: str) -> int:
     if not cores:
         return 0
     return (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
-
-
-def _local_options(cores: int) -> dict[str, str]:
-    """Return the options for one machine, where more partitions than cores only add overhead."""
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
-        "spark.databricks.delta.snapshotPartitions": str(cores),
-        "spark.buffer.pageSize": PAGE_SIZE,
-    }
-
-
-def _quoted(option: str) -> str:
-    return f'"{option}"' if " " in option else option
 
 
 def _log_options(cache: Path, settings: Settings) -> list[str]:

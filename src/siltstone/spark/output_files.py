@@ -131,18 +131,17 @@ def manifest(root: Path, files: Sequence[DataFile]) -> tuple[OutputFile, ...]:
     Raises:
         Corruption: a file no longer has the size from when its footer was read.
     """
-    return tuple(_output(root, file) for file in files)
-
-
-def _output(root: Path, file: DataFile) -> OutputFile:
-    with (root / file.path).open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        size = opened.tell()
-    if size != file.size_bytes:
-        raise Corruption(
-            f"File {root / file.path} has {size} bytes, not {file.size_bytes} as before; nothing was committed."
-        )
-    return OutputFile(path=file.path, rows=file.rows, bytes=size, sha256=digest)
+    outputs: list[OutputFile] = []
+    for file in files:
+        with (root / file.path).open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            size = opened.tell()
+        if size != file.size_bytes:
+            raise Corruption(
+                f"File {root / file.path} has {size} bytes, not {file.size_bytes} as before; nothing was committed."
+            )
+        outputs.append(OutputFile(path=file.path, rows=file.rows, bytes=size, sha256=digest))
+    return tuple(outputs)
 
 
 def discard(root: Path, folder: str) -> None:

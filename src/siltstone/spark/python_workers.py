@@ -35,9 +35,9 @@ def _descendants(server: int) -> dict[int, list[str]]:
     """Return the arguments of all processes below a server's, by process id."""
     import psutil  # here, because clients of a server import this module and need no psutil
 
-    found: dict[int, list[str]] = {}
+    arguments: dict[int, list[str]] = {}
     with suppress(psutil.Error):
         for process in psutil.Process(server).children(recursive=True):
             with suppress(psutil.Error):  # it has ended
-                found[process.pid] = process.cmdline() or [""]
-    return found
+                arguments[process.pid] = process.cmdline() or [""]
+    return arguments

@@ -45,7 +45,7 @@ class Scratch:
         self.folder: Final = root / owner
         self._process = os.getpid()
         try:
-            self._presence = LivenessLock(root / LIVE, owner)
+            self._liveness_lock = LivenessLock(root / LIVE, owner)
             self.folder.mkdir(mode=OWNER_ONLY)
         except OSError as error:
             raise Unavailable(f"{self.folder} cannot be created: {error}. {REMEDY}") from error
@@ -54,7 +54,7 @@ class Scratch:
         """Delete the folder with its content. A second call, or one in a forked child, has no effect."""
         if self._process == os.getpid():
             shutil.rmtree(self.folder, ignore_errors=True)
-        self._presence.close()
+        self._liveness_lock.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 `shared_server.py` starts it and documents its files. Flow:
 
-1. lock ``keeper.lock`` for the daemon's lifetime, and write the process id into it;
+1. lock ``daemon.lock`` for the daemon's lifetime, and write the process id into it;
 2. start the server on 127.0.0.1 with a fresh token, and write ``server.json``;
 3. report to the process that waits on standard output, and detach from it;
 4. watch the server:
@@ -36,7 +36,7 @@ from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.spark.connect_server import ConnectServer, connect_server, free_port
 from siltstone.spark.shared_server import (
     CLIENTS_LOCK,
-    KEEPER_LOCK,
+    DAEMON_LOCK,
     LOG_FILE,
     STATE_FILE,
     RunningServer,
@@ -84,14 +84,14 @@ class ServerDaemon:
         """Reported operations, until the server has answered whether they still run."""
         self._ui = ui or settings.spark.get("spark.ui.enabled") == "true"
         prepare(folder)
-        self._own = self._own_lock()
+        self._lock = self._acquire_lock()
         self._clients = lock(folder / CLIENTS_LOCK, fcntl.LOCK_SH)
         fcntl.flock(self._clients, fcntl.LOCK_UN)
 
-    def _own_lock(self) -> int:
+    def _acquire_lock(self) -> int:
         for _ in range(LOCK_TRIES):
             with suppress(BlockingIOError):
-                handle = lock(self._folder / KEEPER_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                handle = lock(self._folder / DAEMON_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.truncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
                 return handle
@@ -133,7 +133,7 @@ class ServerDaemon:
         were_clients = False
         while server.alive():
             now = self._clock.monotonic_seconds()
-            if self._alone():
+            if self._try_lock_clients():
                 if were_clients or now - python_ended >= PYTHON_SECONDS:
                     server.end_python()
                     python_ended = now
@@ -173,7 +173,7 @@ class ServerDaemon:
             sys.stderr.flush()
         return stuck
 
-    def _alone(self) -> bool:
+    def _try_lock_clients(self) -> bool:
         """Lock the clients' lock exclusively if no client holds it."""
         with suppress(BlockingIOError):
             fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,7 +183,7 @@ class ServerDaemon:
     def _orphaned(self) -> bool:
         """True if the folder was deleted. The next client finds another daemon there, or none."""
         try:
-            return not os.path.samestat(os.fstat(self._own), (self._folder / KEEPER_LOCK).stat())
+            return not os.path.samestat(os.fstat(self._lock), (self._folder / DAEMON_LOCK).stat())
         except FileNotFoundError:
             return True
 
@@ -198,18 +198,18 @@ class ServerDaemon:
             (self._folder / STATE_FILE).unlink(missing_ok=True)
 
 
-def keep(folder: Path, order: dict[str, Any]) -> None:
+def run_daemon(folder: Path, order: dict[str, Any]) -> None:
     """Run a daemon from start to end."""
-    keeper = ServerDaemon(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
+    daemon = ServerDaemon(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
     os.chdir(folder)  # the caller's folder may be deleted
-    server, running = keeper.start()
+    server, running = daemon.start()
     with server:
         try:
             _report_start("")
-            if keeper.watch(server, running):
+            if daemon.watch(server, running):
                 server.stop(seconds=STUCK_STOP_SECONDS)
         finally:
-            keeper.withdraw()
+            daemon.withdraw()
 
 
 def _report_start(failure: str) -> None:
@@ -228,7 +228,7 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        keep(Path(sys.argv[1]), order)
+        run_daemon(Path(sys.argv[1]), order)
     except (SiltstoneError, OSError) as error:
         _report_start(str(error))
         sys.exit(1)

@@ -67,10 +67,10 @@ ENDING_SECONDS: Final = 10.0
 """Longest wait for the end of a JVM that no longer listens, in seconds."""
 
 _starting: Final = threading.Lock()
-_own: list[int] = []
+_own_jvm: list[int] = []
 """Process id of the JVM that this process started for a classic session."""
 _scratch: list[Scratch] = []
-"""The scratch folder of that JVM."""
+"""The scratch folder of that JVM, which is removed when the process ends."""
 _joined: "list[_Joined]" = []
 """The sessions of this process on shared servers: at most one per role."""
 _members: "WeakKeyDictionary[SparkSession, SharedServerHandle]" = WeakKeyDictionary()
@@ -120,20 +120,29 @@ def session(
     if given is not None:
         return given
     with _starting:
-        _drop_lost()
-        _require_own()
+        # the session of a server that has ended is not used again
+        for lost in [joined for joined in _joined if not joined.member.alive()]:
+            _release(lost.session)
+            lost.member.leave()
+            _joined.remove(lost)
+        _require_jvm()
         running = _running()
         if running is not None and not (shares(settings) and any(joined.session is running for joined in _joined)):
             return running
         if settings.spark_remote:
             started = _join(settings)
         elif shares(settings):
-            known = next((joined.session for joined in _joined if joined.server is server), None)
-            started = known or _join_shared(settings, server, announce)
+            existing = next((joined.session for joined in _joined if joined.server is server), None)
+            started = existing or _join_shared(settings, server, announce)
         else:
             _announce(announce, f"Starting Spark, about {START_SECONDS} s")
             started = _start(settings, role)
-        _quieten_pyspark()
+        # PySpark prints every query error as JSON. The caller gets it as an exception.
+        from pyspark.logger import PySparkLogger
+
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+        for name in QUERY_LOGGERS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
         return started
 
 
@@ -152,12 +161,12 @@ def answering(spark: "SparkSession", *, subqueries: bool = False) -> "SparkSessi
     with _starting:
         besides = _beside.setdefault(spark, {})
         if rules not in besides:
-            made = _cloned(spark) if is_connect(spark) else spark.newSession()
+            separate = _cloned(spark) if is_connect(spark) else spark.newSession()
             for name, value in {**SESSION_OPTIONS, EXCLUDED_RULES: rules}.items():
-                made.conf.set(name, value)
-            besides[rules] = made
+                separate.conf.set(name, value)
+            besides[rules] = separate
             if spark in _members:
-                _members[made] = _members[spark]
+                _members[separate] = _members[spark]
         return besides[rules]
 
 
@@ -165,11 +174,11 @@ def _cloned(spark: "SparkSession") -> "SparkSession":
     """Return a separate Connect session, on its own channel with the same limits."""
     client = spark.client
     with _past_proxies() if spark in _members else nullcontext():
-        made: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
-    made.release_session_on_close = True  # type: ignore[attr-defined]  # PySpark's clone lacks it and could not be stopped
-    made.client.set_retry_policies(list(client.get_retry_policies()))
-    atexit.register(_release, made)
-    return made
+        separate: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
+    separate.release_session_on_close = True  # type: ignore[attr-defined]  # PySpark's clone lacks it and could not be stopped
+    separate.client.set_retry_policies(list(client.get_retry_policies()))
+    atexit.register(_release, separate)
+    return separate
 
 
 def shares(settings: Settings) -> bool:
@@ -179,7 +188,7 @@ def shares(settings: Settings) -> bool:
 
 def ended_out_of_memory() -> bool:
     """True if this process's Spark, which no longer answers, ended because it ran out of memory."""
-    if any(says_out_of_memory(line) for joined in _joined for line in joined.member.last_words()):
+    if any(says_out_of_memory(line) for joined in _joined for line in joined.member.log_tail()):
         return True
     return jvm_ended_with(seconds=ENDING_SECONDS) in OUT_OF_MEMORY_CODES
 
@@ -187,14 +196,14 @@ def ended_out_of_memory() -> bool:
 def jvm_ended_with(*, seconds: float = 0.0) -> int | None:
     """Return the exit code of this process's JVM, as `ended_with`. Wait up to `seconds` for a running JVM to end."""
     deadline = time.monotonic() + seconds
-    while _own and ended_with(_own[-1]) is None and is_alive(_own[-1]) and time.monotonic() < deadline:
+    while _own_jvm and ended_with(_own_jvm[-1]) is None and is_alive(_own_jvm[-1]) and time.monotonic() < deadline:
         time.sleep(ENDING_SECONDS / 100)
-    return ended_with(_own[-1]) if _own else None
+    return ended_with(_own_jvm[-1]) if _own_jvm else None
 
 
-def _require_own() -> None:
+def _require_jvm() -> None:
     """Raise if the JVM of a classic session is gone, because PySpark cannot start a second one in a process."""
-    if any(ended_with(child) is not None or not is_alive(child) for child in _own):
+    if any(ended_with(child) is not None or not is_alive(child) for child in _own_jvm):
         reason = Reason.MEMORY if ended_out_of_memory() else Reason.SPARK_LOST
         why = " because it ran out of memory (see the setting spark_memory_mb)" if reason is Reason.MEMORY else ""
         raise Unavailable(
@@ -204,11 +213,11 @@ def _require_own() -> None:
         )
 
 
-def is_running(server: ServerRole = ServerRole.QUERIES) -> bool:
-    """True if this process has a session; on shared servers, one for that role. Does not import PySpark."""
+def is_running() -> bool:
+    """True if this process has a session; on shared servers, one for queries. Does not import PySpark."""
     if _joined:
-        return any(joined.server is server for joined in _joined)
-    return bool(_own) or ("pyspark" in sys.modules and _running() is not None)
+        return any(joined.server is ServerRole.QUERIES for joined in _joined)
+    return bool(_own_jvm) or ("pyspark" in sys.modules and _running() is not None)
 
 
 def _running() -> "SparkSession | None":
@@ -303,9 +312,7 @@ def _connected(address: str, *, retries: int) -> "SparkSession":
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    joined = SparkSession.builder.remote(
-        address
-    ).create()  # create: a process may have a session on each of two servers
+    joined = SparkSession.builder.remote(address).create()  # a process may have a session on each of two servers
     joined.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=LONGEST_BACKOFF_MS)])
     atexit.register(_release, joined)  # runs before PySpark's own hook, which would call a lost server
     return joined
@@ -332,14 +339,6 @@ def _release(session: "SparkSession") -> None:
     session.stop()
 
 
-def _drop_lost() -> None:
-    """Leave shared servers that have ended, so that their sessions are not used any more."""
-    for lost in [joined for joined in _joined if not joined.member.alive()]:
-        _release(lost.session)
-        lost.member.leave()
-        _joined.remove(lost)
-
-
 def _require_listener(address: str) -> None:
     """Fail at once if nothing listens at the address, because Spark's own client would retry for ten minutes."""
     where = urlsplit(address.partition(";")[0])
@@ -363,8 +362,10 @@ def _start(settings: Settings, role: str) -> "SparkSession":
     if local_cores(settings.spark_master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks use this Python, with its packages
     builder = SparkSession.builder.master(settings.spark_master).appName(APP_NAME)
-    scratch = _own_scratch(settings)
-    for name, value in launch_options(settings, java=java, role=role, scratch=scratch.folder).items():
+    if not _scratch:
+        _scratch.append(Scratch(settings))
+        atexit.register(_scratch[0].close)
+    for name, value in launch_options(settings, java=java, role=role, scratch=_scratch[0].folder).items():
         builder = builder.config(name, value)
     earlier, handler = children(), signal.getsignal(signal.SIGINT)
     with filtered_stderr() as stderr_tail, _without_local_dirs():
@@ -377,23 +378,18 @@ def _start(settings: Settings, role: str) -> "SparkSession":
             failure = error
         else:
             fresh = children() - earlier
-            _own[:] = fresh if len(fresh) == 1 else []
+            _own_jvm[:] = fresh if len(fresh) == 1 else []
             return started
         finally:
-            _restore(handler)
+            # Restore the handler of a program that installed its own. All others use PySpark's, which cancels jobs.
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and callable(handler) and handler is not signal.default_int_handler:
+                signal.signal(signal.SIGINT, handler)
     raise Unavailable(
         f"Spark did not start on {settings.spark_master}: {first_line(failure)} {' '.join(list(stderr_tail)[-3:])} "
         "Check the settings spark_master, spark_memory_mb and spark.",
         reason=Reason.SPARK_LOST,
     ) from failure
-
-
-def _own_scratch(settings: Settings) -> Scratch:
-    """Return the scratch folder of this process's JVM, which is removed when the process ends."""
-    if not _scratch:
-        _scratch.append(Scratch(settings))
-        atexit.register(_scratch[0].close)
-    return _scratch[0]
 
 
 @contextmanager
@@ -405,22 +401,3 @@ def _without_local_dirs() -> Iterator[None]:
     finally:
         if before is not None:
             os.environ[LOCAL_DIRS] = before
-
-
-def _restore(handler: object) -> None:
-    """Restore the interrupt handler of a program that installed its own. All others use PySpark's, which cancels jobs."""
-    if callable(handler) and handler is not signal.default_int_handler and _in_main_thread():
-        signal.signal(signal.SIGINT, handler)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _quieten_pyspark() -> None:
-    """Stop PySpark from printing every query error as JSON. The caller gets it as an exception."""
-    from pyspark.logger import PySparkLogger
-
-    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
-    for name in QUERY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -19,7 +19,7 @@ A place has six files, and one for each suspect. Locks are file locks (`flock`),
 |---|---|---|
 | ``server.json`` | port, token and the rest of `RunningServer`; exists while the server serves | |
 | ``clients.lock`` | | each client, shared, for its lifetime |
-| ``keeper.lock`` | the daemon's process id | the daemon, for its lifetime |
+| ``daemon.lock`` | the daemon's process id | the daemon, for its lifetime |
 | ``start.lock`` | | a process that starts a server, until it serves |
 | ``server.log`` | output of daemon and server; ``previous.log`` is that of the previous server | |
 | ``ended.json`` | the port of the last server that was ended because a query on it could not be stopped | |
@@ -51,7 +51,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -63,23 +62,23 @@ from siltstone.host.fork_safety import close, own
 from siltstone.host.private_folders import OTHERS, private_folder
 from siltstone.host.user_cache import cache_folder
 from siltstone.spark.connect_server import (
+    POLL_SECONDS,
     SERVER_START_SECONDS,
     SERVER_STOP_SECONDS,
     TOKEN_VARIABLE,
     last_lines,
     listens,
 )
-from siltstone.spark.jars import DELTA_VERSION
+from siltstone.spark.jars import DELTA_VERSION, spark_version
 
 FORMAT: Final = 1
 """Part of a place's name. A version that writes other files uses other places."""
 STATE_FILE: Final = "server.json"
 CLIENTS_LOCK: Final = "clients.lock"
-KEEPER_LOCK: Final = "keeper.lock"
+DAEMON_LOCK: Final = "daemon.lock"
 START_LOCK: Final = "start.lock"
 LOG_FILE: Final = "server.log"
 PREVIOUS_LOG: Final = "previous.log"
-POLL_SECONDS: Final = 0.05
 LAST_LINES: Final = 10
 START_SECONDS: Final = SERVER_START_SECONDS + 30.0
 """Start time of a server, plus some for its daemon's Python, in seconds."""
@@ -141,7 +140,7 @@ def server_folder(
     parts["spark"] = sorted(settings.spark.items())
     parts |= {name: environment.get(name, "") for name in DECIDING_VARIABLES}
     parts |= {"format": FORMAT, "role": role, "python": sys.executable, "user": os.getuid(), "host": platform.node()}
-    parts |= {"pyspark": version("pyspark"), "delta": DELTA_VERSION}
+    parts |= {"pyspark": spark_version(), "delta": DELTA_VERSION}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder(environment) / "connect" / digest
 
@@ -156,9 +155,9 @@ class SharedServerHandle:
 
     def alive(self) -> bool:
         """Return whether the joined server still serves."""
-        return keeper_lives(self._folder) and read_state(self._folder) == self.running
+        return daemon_lives(self._folder) and read_state(self._folder) == self.running
 
-    def last_words(self) -> list[str]:
+    def log_tail(self) -> list[str]:
         """Return the end of the server's log."""
         return last_lines(self._folder / LOG_FILE, LAST_LINES)
 
@@ -206,18 +205,18 @@ class SharedSpark:
         """The log of daemon and server."""
         return self.folder / LOG_FILE
 
-    def last_words(self) -> list[str]:
+    def log_tail(self) -> list[str]:
         """Return the end of the log."""
         return last_lines(self.log, LAST_LINES)
 
     def running(self) -> RunningServer | None:
         """Return the server if it serves now, or None."""
         state = read_state(self.folder)
-        return state if state is not None and keeper_lives(self.folder) and listens(state.port) else None
+        return state if state is not None and daemon_lives(self.folder) and listens(state.port) else None
 
-    def keeper_pid(self) -> int | None:
+    def daemon_pid(self) -> int | None:
         """Return the daemon's process id, if it lives."""
-        return _keeper_pid(self.folder) if keeper_lives(self.folder) else None
+        return _daemon_pid(self.folder) if daemon_lives(self.folder) else None
 
     def uptime_seconds(self) -> int | None:
         """Return for how many seconds the server has served."""
@@ -236,7 +235,7 @@ class SharedSpark:
         Raises:
             Unavailable: the server did not start, or the cache cannot be used.
         """
-        with _cache_trouble(self.folder):
+        with _cache_errors(self.folder):
             prepare(self.folder)
             handle = lock(self.folder / CLIENTS_LOCK, fcntl.LOCK_SH)
             try:
@@ -253,7 +252,7 @@ class SharedSpark:
             Conflict: a client uses the server, and `force` is not set.
             Unavailable: the server does not end.
         """
-        if not keeper_lives(self.folder):
+        if not daemon_lives(self.folder):
             return False
         if self.in_use() and not force:
             raise Conflict(
@@ -262,8 +261,8 @@ class SharedSpark:
             )
         deadline = self._clock.monotonic_seconds() + END_SECONDS
         requested = False
-        while keeper_lives(self.folder):
-            pid = _keeper_pid(self.folder)
+        while daemon_lives(self.folder):
+            pid = _daemon_pid(self.folder)
             if pid is not None and not requested:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -277,9 +276,9 @@ class SharedSpark:
 
     def _started(self, *, ui: bool) -> RunningServer:
         """Return the server once it serves, whether another process is starting it or this one."""
-        with _held(self.folder / START_LOCK):
+        with _locked(self.folder / START_LOCK):
             deadline = self._clock.monotonic_seconds() + START_SECONDS
-            while keeper_lives(self.folder):
+            while daemon_lives(self.folder):
                 running = self.running()
                 if running is not None:
                     return running
@@ -321,7 +320,7 @@ class SharedSpark:
         reply, failure = "", ""
         try:
             reply = started.communicate(order, timeout=START_SECONDS)[0]
-            failure = json.loads(reply)["failure"] if reply else " ".join(self.last_words())
+            failure = json.loads(reply)["failure"] if reply else " ".join(self.log_tail())
         except (subprocess.TimeoutExpired, OSError, ValueError) as error:
             failure = str(error)
         running = self.running()
@@ -427,15 +426,15 @@ def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]
     return operations
 
 
-def _keeper_pid(folder: Path) -> int | None:
+def _daemon_pid(folder: Path) -> int | None:
     with suppress(OSError, ValueError):
-        return int((folder / KEEPER_LOCK).read_text())
+        return int((folder / DAEMON_LOCK).read_text())
     return None
 
 
-def keeper_lives(folder: Path) -> bool:
+def daemon_lives(folder: Path) -> bool:
     """Return whether a daemon holds its lock. Unlike a process id, this cannot be outdated."""
-    return is_locked(folder / KEEPER_LOCK, fcntl.LOCK_EX)
+    return is_locked(folder / DAEMON_LOCK, fcntl.LOCK_EX)
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------
@@ -453,7 +452,7 @@ def lock(path: Path, how: int) -> int:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     handle = lock(path, fcntl.LOCK_EX)
     try:
         yield
@@ -462,7 +461,7 @@ def _held(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _cache_trouble(folder: Path) -> Iterator[None]:
+def _cache_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -204,31 +204,22 @@ def _column(lines: _Lines, number: int, field: pa.Field, job: CsvJob) -> pa.Arra
     """Read one column. A field that does not fit sets its line's reason."""
     nulls = frozenset(job.form.null_text)
     texts = [None if not fields or (text := fields[number]) in nulls else text for fields in lines.fields]
+    options: dict[str, Any] = {
+        "date_format": job.form.date_format,
+        "timestamp_format": job.form.timestamp_format,
+        "decimal_comma": job.form.decimal_comma,
+    }
     try:
-        return quick_column(
-            pa.array(texts, pa.string()),
-            field.type,
-            date_format=job.form.date_format,
-            timestamp_format=job.form.timestamp_format,
-            decimal_comma=job.form.decimal_comma,
-        )
+        return quick_column(pa.array(texts, pa.string()), field.type, **options)
     except MISFITS:
         pass
-    read = _reader(field.type, job.form)
+    read = text_reader(field.type, **options)
+    if pa.types.is_temporal(field.type):
+        read = lru_cache(CACHED_TIMES)(read)
     try:
         return pa.array([None if text is None else read(text) for text in texts], field.type)
     except MISFITS:
         return pa.array([_checked(lines, row, text, field, read, job) for row, text in enumerate(texts)], field.type)
-
-
-def _reader(kind: pa.DataType, form: CsvForm) -> Callable[[str], Any]:
-    read = text_reader(
-        kind,
-        date_format=form.date_format,
-        timestamp_format=form.timestamp_format,
-        decimal_comma=form.decimal_comma,
-    )
-    return lru_cache(CACHED_TIMES)(read) if pa.types.is_temporal(kind) else read
 
 
 def _checked(  # every argument appears in the reason

@@ -84,7 +84,10 @@ def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
     with open_parquet(path, verify=verify) as file:
         for batch in batches(file, PIECE_ROWS, columns=key, use_threads=False):
             rows = pa.Table.from_batches([batch]).select(key).cast(changed.schema)
-            _check_order(pa.concat_tables([last, rows]), key, path)
+            joined = pa.concat_tables([last, rows])
+            keys, _ = comparable(joined, joined.slice(0, 0), key)
+            if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
+                raise UnsortedFile(f"the keys of {path} are not in order")
             last = rows.slice(rows.num_rows - 1)
             at, here = places(rows, changed.slice(done), key)
             matches.append(done + np.flatnonzero(here))
@@ -98,12 +101,6 @@ def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tupl
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
     right = pc.search_sorted(rows, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     return left, right > left
-
-
-def _check_order(rows: pa.Table, key: Sequence[str], path: str) -> None:
-    keys, _ = comparable(rows, rows.slice(0, 0), key)
-    if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
-        raise UnsortedFile(f"the keys of {path} are not in order")
 
 
 def _before_the_end(at: Numbers, rows: int) -> int:
@@ -136,9 +133,8 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
     retained[at[here]] = False
     retained_before = np.concatenate([[0], np.cumsum(retained)])
     order = np.insert(np.flatnonzero(retained), retained_before[at[upserts]], piece.num_rows + np.arange(upserts.sum()))
-    new = (
-        changed.filter(pa.array(upserts)).select(job.target.schema.names).cast(job.target.schema)
-    )  # a tombstone has no values
+    # only upserts: a tombstone has no values
+    new = changed.filter(pa.array(upserts)).select(job.target.schema.names).cast(job.target.schema)
     rows = pa.concat_tables([piece, new])
     return rows.take(pa.array(order)) if len(order) else job.target.schema.empty_table()
 

@@ -58,10 +58,10 @@ def in_columns(rows: Rows, schema: pa.Schema, defaults: Mapping[str, pa.Scalar])
     """Return rows of an older file in today's columns: a missing column has its default, null without one."""
     have = set(rows.schema.names)
     columns = [
-        rows.column(one.name).cast(one.type)
-        if one.name in have
-        else pa.repeat(defaults.get(one.name, pa.scalar(None, one.type)), rows.num_rows)
-        for one in schema
+        rows.column(column.name).cast(column.type)
+        if column.name in have
+        else pa.repeat(defaults.get(column.name, pa.scalar(None, column.type)), rows.num_rows)
+        for column in schema
     ]
     return type(rows).from_arrays(columns, schema=schema)
 

@@ -45,7 +45,7 @@ class JsonJob:
 class _Row:
     """One row in progress: the object, or the reason of its refusal, and its source text."""
 
-    found: dict[str, Any] | None
+    fields: dict[str, Any] | None
     reason: str | None
     text: bytes
     number: int | None
@@ -120,9 +120,14 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
         )
         if parsed.num_rows != len(lines):
             return None
-        columns = [_quick_column(parsed.column(f.name).combine_chunks(), f.type) for f in job.schema]
+        columns = [
+            quick_column(column, f.type) if pa.types.is_string(column.type) else cast_exactly(column, f.type)
+            for f in job.schema
+            for column in [parsed.column(f.name).combine_chunks()]
+        ]
+        nulls = pa.nulls(batch.num_rows, pa.string())  # neither reasons nor texts
         read = pa.RecordBatch.from_arrays(
-            [*columns, *[batch.column(name) for name in job.passed], *_no_reasons(batch)],
+            [*columns, *[batch.column(name) for name in job.passed], nulls, nulls, batch.column(FILE)],
             schema=output(job.schema, job.passed),
         )
         read.validate(full=True)
@@ -131,20 +136,10 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
     return read
 
 
-def _quick_column(parsed: pa.Array, kind: pa.DataType) -> pa.Array:
-    return quick_column(parsed, kind) if pa.types.is_string(parsed.type) else cast_exactly(parsed, kind)
-
-
-def _no_reasons(batch: pa.RecordBatch) -> list[pa.Array]:
-    nothing = pa.nulls(batch.num_rows, pa.string())
-    return [nothing, nothing, batch.column(FILE)]
-
-
 def _plain(kind: pa.DataType) -> pa.DataType:
     """Return the type to request from Arrow's parser: text for types that JSON has only as text, and exact floats.
 
-    Raises:
-        TypeError: the type must be read line by line.
+    A type that must be read line by line raises TypeError.
     """
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise TypeError(kind)
@@ -188,11 +183,11 @@ def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | Non
     if whole and isinstance(value, list):
         items = list(enumerate(value))
     for number, item in items:
-        own = b"" if whole else text
+        source = b"" if whole else text
         if isinstance(item, dict):
-            yield item, None, own, number
+            yield item, None, source, number
         else:
-            yield None, f"not a JSON object but {shown(item)}", own, number
+            yield None, f"not a JSON object but {shown(item)}", source, number
 
 
 def _why(error: Exception) -> str:
@@ -204,34 +199,20 @@ def _why(error: Exception) -> str:
 def read_slowly(rows: Sequence[_Row], job: JsonJob) -> pa.RecordBatch:
     """Convert rows to the dataset's types. A row that does not fit gets a reason and loses its values."""
     for row in rows:
-        _refuse_unknown(row, job)
+        unknown = [name for name in row.fields or () if name not in job.rules]
+        if unknown:
+            row.reason = f"column {', '.join(map(repr, unknown))} is not one of the dataset's"
     columns = [_column(rows, field, job) for field in job.schema]
     passed = {name: pa.array([row.passed[n] for row in rows], pa.string()) for n, name in enumerate(job.passed)}
     batch = pa.RecordBatch.from_pydict({**passed, FILE: pa.array([row.file for row in rows], pa.string())})
-    return judged_batch(
-        columns,
-        batch,
-        job.schema,
-        job.passed,
-        reasons=[_reason(row) for row in rows],
-        texts=[_text(row) if row.reason is not None else None for row in rows],
-    )
-
-
-def _reason(row: _Row) -> str | None:
-    return row.reason if row.reason is None or row.number is None else f"row {row.number}: {row.reason}"
-
-
-def _text(row: _Row) -> str:
-    text = row.text or json.dumps(row.found, default=str).encode()
-    return text[:MAX_TEXT_CHARS].decode(errors="replace")
-
-
-def _refuse_unknown(row: _Row, job: JsonJob) -> None:
-    if row.found is not None:
-        unknown = [name for name in row.found if name not in job.rules]
-        if unknown:
-            row.reason = f"column {', '.join(map(repr, unknown))} is not one of the dataset's"
+    reasons: list[str | None] = [None] * len(rows)
+    texts: list[str | None] = [None] * len(rows)
+    for index, row in enumerate(rows):
+        if row.reason is not None:
+            reasons[index] = row.reason if row.number is None else f"row {row.number}: {row.reason}"
+            text = row.text or json.dumps(row.fields, default=str).encode()
+            texts[index] = text[:MAX_TEXT_CHARS].decode(errors="replace")
+    return judged_batch(columns, batch, job.schema, job.passed, reasons=reasons, texts=texts)
 
 
 def _column(rows: Sequence[_Row], field: pa.Field, job: JsonJob) -> pa.Array:
@@ -243,7 +224,7 @@ def _column(rows: Sequence[_Row], field: pa.Field, job: JsonJob) -> pa.Array:
 
 
 def _value(row: _Row, field: pa.Field, read: Reader) -> Any:  # noqa: ANN401
-    return read(row.found.get(field.name)) if row.reason is None and row.found is not None else None
+    return read(row.fields.get(field.name)) if row.reason is None and row.fields is not None else None
 
 
 def _checked(row: _Row, field: pa.Field, read: Reader, job: JsonJob) -> Any:  # noqa: ANN401
@@ -252,7 +233,7 @@ def _checked(row: _Row, field: pa.Field, read: Reader, job: JsonJob) -> Any:  # 
         value = _value(row, field, read)
         pa.array([value], field.type)
     except MISFITS:
-        assert row.found is not None  # noqa: S101  # a row without an object has no value to refuse
-        row.reason = f"column {field.name!r}: {shown(row.found[field.name])} {job.rules[field.name]}"
+        assert row.fields is not None  # noqa: S101  # a row without an object has no value to refuse
+        row.reason = f"column {field.name!r}: {shown(row.fields[field.name])} {job.rules[field.name]}"
         return None
     return value

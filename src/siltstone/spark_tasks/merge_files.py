@@ -20,7 +20,7 @@ READ_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Press:
+class MergeTask:
     """One task: the rows of these files from `low` to below `high` by the first sort column; None for no bound.
 
     Rows without a value belong to the lowest range.
@@ -33,7 +33,7 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pressing:
+class MergeJob:
     """Common parameters of all tasks of one job."""
 
     root: str
@@ -42,10 +42,10 @@ class Pressing:
     order: tuple[str, ...]
 
 
-def presser(work: Sequence[Press], job: Pressing) -> Callable[[int], bytes]:
+def merger(work: Sequence[MergeTask], job: MergeJob) -> Callable[[int], bytes]:
     """Return the function that writes one sorted file and returns its name; empty if there are no rows."""
 
-    def press(number: int) -> bytes:
+    def merge(number: int) -> bytes:
         rows = gathered(work[number], job)
         output = Output(
             target=job.target, rows_per_file=max(1, rows.num_rows), prefix=f"{number:05d}-{os.urandom(8).hex()}"
@@ -55,22 +55,20 @@ def presser(work: Sequence[Press], job: Pressing) -> Callable[[int], bytes]:
         output.close()
         return "\n".join(output.names).encode()
 
-    return press
+    return merge
 
 
-def gathered(task: Press, job: Pressing) -> pa.Table:
+def gathered(task: MergeTask, job: MergeJob) -> pa.Table:
     """Return the rows of a task, in the current columns."""
     with ThreadPoolExecutor(READ_THREADS) as pool:
         parts = list(pool.map(lambda path: _read(path, task, job), task.inputs))
     return pa.concat_tables([job.target.schema.empty_table(), *parts]).combine_chunks()
 
 
-def _read(path: str, task: Press, job: Pressing) -> pa.Table:
+def _read(path: str, task: MergeTask, job: MergeJob) -> pa.Table:
+    """Read the rows of a file that are within the task's range."""
     rows = read_file(os.path.join(job.root, path), job.target, job.defaults)  # noqa: PTH118
-    return _within(rows, task, job.order[0])
-
-
-def _within(rows: pa.Table, task: Press, name: str) -> pa.Table:
+    name = job.order[0]
     column, kind = rows.column(name), rows.schema.field(name).type
     selected = None
     if task.low is not None:

@@ -61,14 +61,14 @@ def open_parquet(
             yield file
 
 
-def check_rows(found: int, expected: int) -> None:
+def check_rows(count: int, expected: int) -> None:
     """Compare the number of rows read with the footer's count, because no checksum covers the headers of pages.
 
     Raises:
         pa.ArrowInvalid: they differ.
     """
-    if found != expected:
-        raise pa.ArrowInvalid(f"{found} rows were read, but its footer counts {expected}")
+    if count != expected:
+        raise pa.ArrowInvalid(f"{count} rows were read, but its footer counts {expected}")
 
 
 def batches(
@@ -138,7 +138,7 @@ def add_checksums(path: str | Path, metadata: pq.FileMetaData | None = None) -> 
     """
     with pa.OSFile(str(path)) as source:
         footer_at = _footer_at(source)
-        if _found_block(source, footer_at) is not None:
+        if _read_block(source, footer_at) is not None:
             return
         start = _indexes_at(metadata or pq.read_metadata(source))
         indexes, footer = _bytes(source, start, footer_at), _bytes(source, footer_at, source.size())
@@ -149,7 +149,7 @@ def add_checksums(path: str | Path, metadata: pq.FileMetaData | None = None) -> 
 
 def _check(source: pa.NativeFile, *, indexes: bool) -> None:
     footer_at = _footer_at(source)
-    block = _found_block(source, footer_at)
+    block = _read_block(source, footer_at)
     if block is None:
         return
     _, length, indexes_crc, footer_crc = block
@@ -160,7 +160,7 @@ def _check(source: pa.NativeFile, *, indexes: bool) -> None:
         raise pa.ArrowInvalid("the checksum of its page indexes and bloom filters does not match")
 
 
-def _found_block(source: pa.NativeFile, footer_at: int) -> tuple[Any, ...] | None:
+def _read_block(source: pa.NativeFile, footer_at: int) -> tuple[Any, ...] | None:
     """Return the fields of the checksum block, or None."""
     start = footer_at - _BLOCK_BYTES
     block = struct.unpack(_BLOCK, _bytes(source, start, footer_at)) if start >= len(_PARQUET) else None

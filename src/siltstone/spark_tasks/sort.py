@@ -224,9 +224,8 @@ def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run)
     low, keys = comparable(bounds, rows, key)
     at = pc.search_sorted(low, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
     if (at[1:] < at[:-1]).any():
-        small = (
-            at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
-        )  # small integers are sorted by counting, not by comparing
+        # small integers are sorted by counting, not by comparing
+        small = at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
         rows = rows.take(pa.array(np.argsort(small, kind="stable")))
     rows = rows.combine_chunks()
     counts = np.bincount(at, minlength=bounds.num_rows + 1)

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,7 +75,10 @@ MICRO_DIGITS: Final = 6
 def reader(kind: pa.DataType) -> Reader:
     """Return the function that reads Python and JSON values of a type."""
     if pa.types.is_list(kind):
-        return _nullable(_list_reader(kind))
+        inner = reader(kind.value_type)
+        return _nullable(
+            lambda value: [inner(item) for item in value] if isinstance(value, list | tuple) else _refuse(value)
+        )
     if pa.types.is_struct(kind):
         return _nullable(_struct_reader(kind))
     if pa.types.is_map(kind):
@@ -254,11 +257,6 @@ def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
             return bytes(_refuse(value))
 
 
-def _list_reader(kind: pa.DataType) -> Reader:
-    inner = reader(kind.value_type)
-    return lambda value: [inner(item) for item in value] if isinstance(value, list | tuple) else _refuse(value)
-
-
 def _struct_reader(kind: pa.DataType) -> Reader:
     inner = {field.name: reader(field.type) for field in kind.fields}
 
@@ -279,24 +277,16 @@ def _map_reader(kind: pa.DataType) -> Reader:
     def read(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
         if isinstance(value, Mapping):
             pairs = [((from_text if isinstance(k, str) else key)(k), item(v)) for k, v in value.items()]
+        elif isinstance(value, list | tuple) and all(isinstance(pair, list | tuple) for pair in value):
+            pairs = [(key(k), item(v)) for k, v in value]
         else:
-            pairs = [(key(k), item(v)) for k, v in _pairs(value)]
-        names = [_comparable(k) for k, _ in pairs]
+            raise TypeError(value)
+        names = [k if isinstance(k, Hashable) else repr(k) for k, _ in pairs]
         if None in names or len(set(names)) < len(names):
             raise ValueError(value)
         return pairs
 
     return read
-
-
-def _pairs(value: Any) -> Iterable[Sequence[Any]]:  # noqa: ANN401
-    if not isinstance(value, list | tuple) or not all(isinstance(pair, list | tuple) for pair in value):
-        raise TypeError(value)
-    return value
-
-
-def _comparable(key: Any) -> Hashable:  # noqa: ANN401
-    return key if key is None or isinstance(key, Hashable) else repr(key)
 
 
 _READERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Reader], ...]] = (
@@ -360,14 +350,9 @@ def text_reader(
     read = _scalar_reader(kind)
     if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
         return read
-    if decimal_comma:
-        return lambda text: read(_number(_with_point(text)))
+    if decimal_comma:  # a point would separate thousands and is refused
+        return lambda text: read(_number(text.replace(",", "."))) if "." not in text else _refuse(text)
     return lambda text: read(_number(text))
-
-
-def _with_point(text: str) -> str:
-    """Replace the decimal comma of a number by a point. A point in it would separate thousands and is refused."""
-    return text.replace(",", ".") if "." not in text else str(_refuse(text))
 
 
 def _number(text: str) -> Any:  # noqa: ANN401

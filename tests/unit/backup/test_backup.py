@@ -1,4 +1,4 @@
-"""A backup is one moment of each dataset, whatever writers and folds do; a restore gives it back, fenced."""
+"""A backup has each dataset at one moment, beside writers and folds; a restore brings it back, fenced."""
 
 import errno
 import json
@@ -65,7 +65,7 @@ def pooled(to: Path) -> list[Path]:
 # ---- what comes back ---------------------------------------------------------------------------------------------
 
 
-def test_a_restored_lake_has_the_rows_and_goes_on(root: Path, to: Path, tmp_path: Path):
+def test_a_restored_lake_has_its_rows_and_accepts_writes(root: Path, to: Path, tmp_path: Path):
     fold_by_arrow(people(root))
     people(root).upsert([{"id": 100, "n": 1}])
     log = opened(root).create(
@@ -90,7 +90,7 @@ def test_a_restored_lake_has_the_rows_and_goes_on(root: Path, to: Path, tmp_path
     again.create("a.b.new", SCHEMA, key="id")
 
 
-def test_nothing_of_processes_is_restored(root: Path, to: Path, tmp_path: Path):
+def test_process_state_is_not_restored(root: Path, to: Path, tmp_path: Path):
     lake = opened(root)
     lake.pause_compactor()
     people(root).squash()
@@ -118,7 +118,7 @@ def test_logs_are_copied_up_to_exactly_one_version_from_any_checkpoint(root: Pat
         log_files(changes, 3)
 
 
-def test_a_log_is_copied_with_what_other_programs_did_since_our_last_commit(root: Path, to: Path, tmp_path: Path):
+def test_a_log_is_copied_with_foreign_entries_since_our_last_commit(root: Path, to: Path, tmp_path: Path):
     changes = store_of(people(root)).changes.path
     version = store_of(people(root)).changes.version()
     for number in (version + 1, version + 2):
@@ -183,7 +183,7 @@ def test_backups_beside_a_writer_and_folds_are_each_one_moment(root: Path, to: P
     assert sequence > 20, "the worker was at work meanwhile"
 
 
-def test_datasets_that_come_and_go_meanwhile_are_in_or_out_as_the_registry_says(root: Path, to: Path, tmp_path: Path):
+def test_datasets_created_or_dropped_meanwhile_are_copied_as_the_registry_says(root: Path, to: Path, tmp_path: Path):
     lake = opened(root)
     lake.create("a.b.dropped", SCHEMA, key="id").upsert([{"id": 1}])
 
@@ -471,16 +471,16 @@ def test_a_backup_that_can_only_be_read_is_restored(root: Path, to: Path, tmp_pa
     before = sorted(to.rglob("*"))
     refused = PermissionError(errno.EACCES, "no")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("siltstone.backup.folder.os.open", _raising(refused))
+        patch.setattr("siltstone.backup.folder.os.open", _raising(refused, of=to / "lock"))
         assert held(restored(to, tmp_path / "new")) == (20, expected(20))
     assert sorted(to.rglob("*")) == before
 
 
-def _raising(error: OSError) -> Callable[..., int]:
+def _raising(error: OSError, *, of: Path) -> Callable[..., int]:
     real = os.open
 
-    def fail(path: str, *arguments: int) -> int:
-        if str(path).endswith("lock"):
+    def fail(path: str | Path, *arguments: int) -> int:
+        if Path(path) == of:
             raise error
         return real(path, *arguments)
 
@@ -498,7 +498,7 @@ def test_a_backup_is_readable_by_its_owner_alone(root: Path, to: Path):
     assert [oct(path.stat().st_mode & 0o777) for path in (to, to / "files", to / "backups")] == ["0o700"] * 3
 
 
-def test_a_restored_lake_is_readable_by_its_owner_alone_unless_the_target_says_otherwise(
+def test_a_restored_lake_is_readable_by_its_owner_alone_or_has_the_mode_of_the_target(
     root: Path, to: Path, tmp_path: Path
 ):
     opened(root).backup(to)

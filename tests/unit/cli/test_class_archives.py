@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli import class_archives as archives
-from siltstone.cli.class_archives import RECORDED_BY, main, missing_kinds
+from siltstone.cli.class_archives import RECORDERS, main, missing_kinds
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
 from siltstone.spark import jvm
@@ -44,15 +44,15 @@ def test_an_archive_that_is_there_is_not_recorded_again(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "settings", [Settings(spark_remote="sc://elsewhere"), Settings(spark_master="spark://elsewhere")]
 )
-def test_nothing_is_recorded_for_a_spark_elsewhere(settings: Settings):
+def test_no_archive_is_recorded_for_a_remote_spark(settings: Settings):
     assert missing_kinds(settings, JAVA) == []
 
 
-def test_what_goes_wrong_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_errors_are_reported_and_fail_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     def fail(_settings: Settings, _java: Java) -> None:
         raise Unavailable("It did not work.")
 
-    for kind in RECORDED_BY:
-        monkeypatch.setitem(RECORDED_BY, kind, fail)
+    for kind in RECORDERS:
+        monkeypatch.setitem(RECORDERS, kind, fail)
     main()
     assert capsys.readouterr().out

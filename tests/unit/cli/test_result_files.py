@@ -78,7 +78,7 @@ def test_values_keep_every_character_that_may_end_a_line(tmp_path: Path, form: s
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("failure", [Unavailable("Spark went away."), KeyboardInterrupt()])
-def test_what_fails_or_is_interrupted_leaves_the_old_file_and_nothing_else(
+def test_a_failed_or_interrupted_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, form: str, failure: BaseException
 ):
     def failing() -> Iterator[pa.RecordBatch]:
@@ -108,7 +108,7 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path):
         os.close(reader)
 
 
-def test_a_name_that_stands_for_an_open_pipe_is_written_to(tmp_path: Path):
+def test_a_path_of_an_open_pipe_is_written_to(tmp_path: Path):
     reader, writer = os.pipe()
     (tmp_path / "stdout").symlink_to(f"/dev/fd/{writer}")
     try:
@@ -167,7 +167,7 @@ def test_two_columns_of_one_name_are_refused_where_one_would_be_lost(tmp_path: P
     assert names(tmp_path) == ["rows.csv"]
 
 
-def test_what_goes_wrong_where_rows_come_from_is_not_blamed_on_the_file(tmp_path: Path):
+def test_an_error_of_the_source_of_rows_is_not_reported_as_one_of_the_file(tmp_path: Path):
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(1)
         raise ConnectionResetError("Spark hung up")

@@ -21,7 +21,7 @@ from tests.support.tables import FAST
 
 @dataclass(frozen=True, slots=True)
 class TickingClock(SystemClock):
-    """A second passes whenever somebody looks."""
+    """A clock on which a second passes at each reading."""
 
     _seconds: "count[int]" = field(default_factory=count)
 
@@ -36,7 +36,7 @@ def test_the_seconds_of_a_purge_are_counted(tmp_path: Path):
 
 
 class Overtaken(DatasetMaintenance):
-    """Folds by Arrow, and is overtaken by somebody else when it is about to."""
+    """Folds by Arrow; another process commits just before."""
 
     def __init__(self, lake: Lake, *meanwhile: Callable[[Dataset], object]) -> None:
         super().__init__(spark=lambda: pytest.fail("no fold asks for Spark"))

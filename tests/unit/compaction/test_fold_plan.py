@@ -92,7 +92,7 @@ def plan(*, upserts: int, replaced: int, dropped: int) -> FoldPlan:
     )
 
 
-def test_a_plan_says_exactly_how_many_rows_come_out():
+def test_a_plan_has_the_exact_number_of_resulting_rows():
     found = plan(upserts=5, replaced=3, dropped=2)
     assert (found.new_rows, found.expected_rows, found.final_rows) == (2, 20 - 2 + 2, 100 - 2 + 2)
 

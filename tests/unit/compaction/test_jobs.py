@@ -1,4 +1,4 @@
-"""Jobs without Spark: what failures are, how batches are halved, who may run beside whom, and what a cycle does with it all."""
+"""Jobs without Spark: failure classes, splits of batches, conflicts between jobs, and whole cycles."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, C
 from siltstone.compaction.execution.job import InlineRunner, Job, exclude_each_other
 from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, JobPart, combined, run_with_retries, split
 from siltstone.compaction.failures import (
-    BY_WORDS,
+    BY_TEXT,
     Failure,
     FailureEvidence,
     UnreadableFiles,
@@ -108,9 +108,12 @@ def report(done: Job) -> RollUpReport:
         (FailureEvidence(exit_code=-9), Failure.KILLED),
         (FailureEvidence(text="SparkException: Python worker exited unexpectedly (crashed)"), Failure.KILLED),
         (FailureEvidence(exit_code=-15), Failure.KILLED),
-        (FailureEvidence(exit_code=-9, asked=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
-        (FailureEvidence(exit_code=-9, asked=Failure.CANCELLED), Failure.CANCELLED),
-        (FailureEvidence(kind="unavailable", text="[SPARK_JOB_CANCELLED]", asked=Failure.CANCELLED), Failure.CANCELLED),
+        (FailureEvidence(exit_code=-9, stopped_for=Failure.TIME_LIMIT), Failure.TIME_LIMIT),
+        (FailureEvidence(exit_code=-9, stopped_for=Failure.CANCELLED), Failure.CANCELLED),
+        (
+            FailureEvidence(kind="unavailable", text="[SPARK_JOB_CANCELLED]", stopped_for=Failure.CANCELLED),
+            Failure.CANCELLED,
+        ),
         (FailureEvidence(text="java.io.IOException: No space left on device"), Failure.DISK_FULL),
         (FailureEvidence(text="[Errno 27] File too large"), Failure.DISK_FULL),
         (FailureEvidence(text="[Errno 122] Disk quota exceeded"), Failure.DISK_FULL),
@@ -181,8 +184,8 @@ def test_each_error_has_its_class(error: Exception, expected: Failure) -> None:
     assert classify(evidence_of(error)) is expected
 
 
-@pytest.mark.parametrize("mark", [mark for _, marks in BY_WORDS for mark in marks])
-def test_the_words_of_our_own_errors_never_decide(mark: str) -> None:
+@pytest.mark.parametrize("mark", [mark for _, marks in BY_TEXT for mark in marks])
+def test_texts_of_our_own_errors_never_decide_the_class(mark: str) -> None:
     for error in (
         Unavailable(mark),
         Corruption(f"Dataset a.b.c: {mark}"),
@@ -202,7 +205,7 @@ def test_an_error_of_the_system_gives_its_reason_to_the_error_that_is_raised_fro
     assert (failed.reason, classify(evidence_of(failed))) == (Reason.PERMISSION_DENIED, Failure.PERMISSION_DENIED)
 
 
-def test_our_errors_name_their_files_as_data_and_errors_of_others_by_their_words() -> None:
+def test_our_errors_name_files_as_data_and_foreign_errors_in_their_text() -> None:
     assert names_file(read_failure("/lake/changes/data/1.parquet", ValueError("bad")), "data/1.parquet")
     assert not names_file(Corruption("File data/1.parquet is damaged."), "data/1.parquet"), "our words never count"
     failed = Unavailable("The work failed.")
@@ -219,7 +222,7 @@ def test_the_cause_of_an_error_counts_too() -> None:
     assert classify(evidence_of(error)) is Failure.OUT_OF_MEMORY
 
 
-def test_only_what_fewer_files_may_avoid_is_tried_with_fewer() -> None:
+def test_only_failures_that_fewer_files_may_avoid_are_split() -> None:
     assert {found for found in Failure if found.splittable} == {
         Failure.OUT_OF_MEMORY,
         Failure.KILLED,
@@ -266,7 +269,7 @@ def test_halves_have_all_files_once_and_never_less_than_the_floor(count: int, de
 
 @given(st.lists(st.integers(1, 4), max_size=40))
 def test_a_fold_is_halved_between_two_batches(sizes: list[int]) -> None:
-    """Batches of so many files; a part takes the changes up to its last sequence."""
+    """Batches with these numbers of files; a part takes the changes up to its last sequence."""
     orders = [order for order, size in enumerate(sizes, 1) for _ in range(size)]
     planned = replace(
         work(0, kind=JobKind.FOLD), files=tuple(FileEntry(f"{n}", 1, order=o) for n, o in enumerate(orders))
@@ -294,7 +297,7 @@ def test_squashes_and_vacuums_cannot_be_halved() -> None:
 
 
 class Fake:
-    """A runner that does what it is told to do with each job."""
+    """A runner with a given action for each job."""
 
     width = 1
     limit_seconds = 0.0
@@ -363,7 +366,7 @@ def test_a_fold_of_thirty_files_is_done_by_halving_one_part_after_the_other() ->
     assert (done.outcome, done.attempts) == ("done", 11)
 
 
-def test_what_comes_after_a_part_of_a_fold_that_failed_is_not_tried() -> None:
+def test_parts_after_a_failed_part_of_a_fold_are_not_attempted() -> None:
     def run(given: Job) -> RollUpReport:
         if len(given.spec.files) > 4 or given.until == 11:
             raise Unavailable("too little memory", reason=Reason.MEMORY)
@@ -396,7 +399,7 @@ def test_a_fold_is_done_up_to_a_change_file_that_cannot_be_read() -> None:
     assert (failed.outcome, failed.attempts, failed.corrupt) == ("failed", 1, ("data/base.parquet",))
 
 
-def test_the_reports_of_a_folds_parts_are_added_up_where_they_tell_of_changes() -> None:
+def test_counts_of_changes_in_the_reports_of_a_folds_parts_are_added_up() -> None:
     parts = [
         {"base_rows": 5, "change_files": 2, "files_added": 1, "final_rows": 7, "bytes_before": 50, "bytes_after": 70}
         | {"watermark": 2, "dataset": NAME},
@@ -418,7 +421,7 @@ def test_the_reports_of_a_folds_parts_are_added_up_where_they_tell_of_changes() 
 @pytest.mark.parametrize(
     "error", [Conflict("x"), Fenced("x"), CommitUnknown("x"), OSError(28, "No space left on device")]
 )
-def test_what_fewer_files_do_not_help_is_reported_at_once(error: Exception) -> None:
+def test_failures_that_fewer_files_cannot_avoid_are_reported_at_once(error: Exception) -> None:
     def run(_: Job) -> RollUpReport:
         raise error
 
@@ -444,7 +447,7 @@ def test_corrupt_files_are_left_out_one_after_the_other() -> None:
     assert (few.outcome, few.corrupt) == ("failed", ("data/1.parquet",))
 
 
-def test_an_error_that_nobody_expected_ends_its_job_and_no_other() -> None:
+def test_an_unexpected_error_ends_only_its_own_job() -> None:
     def run(given: Job) -> RollUpReport:
         if given.spec.dataset == "a.b.bad":
             raise KeyError("rows")
@@ -475,15 +478,15 @@ def test_a_time_limit_ends_the_attempt_and_the_halves_are_tried() -> None:
 
 
 def test_a_cancelled_job_is_ended_and_not_tried_again() -> None:
-    asked = threading.Event()
+    stop_requested = threading.Event()
 
     def run(_: Job) -> RollUpReport:
-        asked.set()
+        stop_requested.set()
         assert runner.stopped.wait(10)
         raise WorkerLost("ended", ended_with=-9, stderr="")
 
     runner = Fake(run)
-    done = carried(runner, job(30), stopping=asked.is_set)
+    done = carried(runner, job(30), stopping=stop_requested.is_set)
     assert (done.outcome, done.failure, done.attempts) == ("cancelled", "cancelled", 1)
 
 
@@ -552,7 +555,7 @@ class Heard:
                 pytest.fail(f"{event} is no event of jobs")
 
 
-def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_thread() -> None:
+def test_a_cycle_runs_independent_jobs_side_by_side_and_publishes_events_in_one_thread() -> None:
     planned = [
         work(0, kind=JobKind.FOLD),
         work(2),
@@ -577,7 +580,7 @@ def test_a_cycle_runs_what_does_not_conflict_side_by_side_and_tells_in_one_threa
         assert heard.heard.index(f"began {result.job}") < heard.heard.index(f"ended {result.job}")
 
 
-def test_a_cycle_that_is_told_to_stop_ends_what_runs_and_begins_nothing_more() -> None:
+def test_a_stopping_cycle_cancels_running_jobs_and_begins_no_other() -> None:
     runner, heard = Wide(2), Heard()
     plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2, dataset="slow.a.b"),) * 4, left_out=())
     results = run_cycle(plan, runner, subscribers=[heard.on_event], stopping=lambda: bool(runner.together))
@@ -658,7 +661,7 @@ def met(lake: Lake, error: OSError) -> SiltstoneError:
     return found.value
 
 
-def test_a_jvm_that_does_not_listen_any_more_is_no_disk_that_refuses(lake: Lake) -> None:
+def test_a_lost_connection_to_the_jvm_is_not_an_error_of_the_disk(lake: Lake) -> None:
     full = met(lake, OSError(28, "No space left on device"))
     assert (type(full), full.reason) == (Unavailable, Reason.DISK_FULL)
     found = met(lake, ConnectionRefusedError(111, "Connection refused"))
@@ -667,9 +670,7 @@ def test_a_jvm_that_does_not_listen_any_more_is_no_disk_that_refuses(lake: Lake)
     assert classify(evidence_of(found)) is Failure.UNKNOWN
 
 
-def test_a_fold_whose_jvm_ended_for_want_of_memory_is_tried_with_fewer_files(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_whose_jvm_ran_out_of_memory_is_split(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as jvm:
         replace_own_jvms(monkeypatch, [jvm.pid])
         found = met(lake, ConnectionRefusedError(111, "Connection refused"))
@@ -715,9 +716,9 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
         assert classify(evidence_of(alive)) is Failure.UNKNOWN
         jvm.kill()
         gone = ConnectionRefusedError(111, "Connection refused")
-        told = json.loads(json.dumps(failed(gone)))
+        answer = json.loads(json.dumps(failed(gone)))
         fenced = json.loads(json.dumps(failed(Fenced("another holder"))))
-    error = error_from(told)
+    error = error_from(answer)
     assert "SIGKILL" in str(error)
     assert classify(evidence_of(error)) is Failure.KILLED
     assert classify(evidence_of(error)).splittable

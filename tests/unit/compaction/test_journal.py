@@ -1,4 +1,4 @@
-"""The journal of a lake: what cycles and jobs write down, and what becomes of it when it cannot be written or read."""
+"""The journal of a lake: the records of cycles and jobs, and a journal that cannot be written or read."""
 
 import datetime as dt
 import json
@@ -26,7 +26,7 @@ from siltstone.compaction.journal.records import (
     read_job,
     safe_error,
 )
-from siltstone.compaction.journal.totals import Totals, counted, kept_at
+from siltstone.compaction.journal.totals import Totals, cache_path, counted
 from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.compaction.planning.table_state import event_log_state
 from siltstone.config import Settings
@@ -96,7 +96,7 @@ def test_a_cycle_is_a_build_a_job_a_run_and_a_dataset_a_partition(lake: Lake) ->
     assert names == ["SCHEDULED", "RUNNING", "COMPLETED"]
 
 
-def test_a_job_says_what_it_took_and_wrote(lake: Lake) -> None:
+def test_a_job_records_the_files_it_read_and_wrote(lake: Lake) -> None:
     done = squash(lake)
     scheduled, _, ended = [
         one.event.payload for one in log_of(lake).events_of_run(done[0].job) if isinstance(one.event.payload, JobEvent)
@@ -123,7 +123,7 @@ def test_a_cycle_without_a_job_leaves_no_trace_and_no_log(lake: Lake, tmp_path: 
     assert (lake.history(), lake.jobs(), lake.totals().cycles) == ([], [], 0)
 
 
-def test_cycles_are_numbered_and_the_planner_is_told(lake: Lake) -> None:
+def test_cycles_are_numbered_and_the_planner_gets_the_number(lake: Lake) -> None:
     assert lake.plan().cycle == 1
     assert squash(lake).cycle == 1
     lake.dataset(NAME).upsert([{"id": "x", "note": None}])
@@ -134,15 +134,15 @@ def test_cycles_are_numbered_and_the_planner_is_told(lake: Lake) -> None:
 
 
 def test_subscribers_receive_events_after_the_journal(lake: Lake) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def on_event(event: CompactionEvent) -> None:
         if isinstance(event, CycleReported):
-            told.append((event.report.cycle, len(lake.history())))
+            reported.append((event.report.cycle, len(lake.history())))
 
     lake.subscribe(on_event)
     squash(lake)
-    assert told == [(1, 1)]
+    assert reported == [(1, 1)]
 
 
 def candidate(period: str = "2026-11-14", *, kind: JobKind = JobKind.ROLL_UP, batch: int = 1, **more: Any) -> JobSpec:  # noqa: ANN401
@@ -165,7 +165,7 @@ def plan_of(*jobs: JobSpec, cycle: int = 9) -> Plan:
 
 
 class Does:
-    """A runner that does nothing, fails where it is told to, and may do something on the way."""
+    """A runner without effect that fails on the given jobs and calls a hook."""
 
     def __init__(self, *failures: Exception | None) -> None:
         self._failures = list(failures)
@@ -212,14 +212,14 @@ def test_no_value_of_a_user_enters_the_journal(lake: Lake, journal: Journal, tmp
         assert found.files > 1
 
 
-def test_errors_are_kept_only_where_their_text_is_ours() -> None:
+def test_error_texts_are_recorded_only_if_they_are_ours() -> None:
     assert safe_error("conflict", "column 'x' was altered") == "conflict: column … was altered"
     assert safe_error("corruption", "row SUBJECT-1 is broken") == "corruption"
     assert safe_error(None, "[A_B] x [C_D] [A_B]") == "error [A_B] [C_D]"
     assert len(safe_error("gone", "x" * 1000)) < 400
 
 
-def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
+def test_a_commit_with_a_lost_result_is_found_in_the_log(lake: Lake) -> None:
     class Lost(InlineRunner):
         def run(self, job: Job) -> Any:  # noqa: ANN401
             super().run(job)
@@ -232,7 +232,7 @@ def test_a_commit_of_which_nobody_was_told_is_found(lake: Lake) -> None:
     assert (record.status, figures(record.message), record.done.files_before) == (JobStatus.COMPLETED, "4 1", 4)
 
 
-def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: Lake) -> None:
+def test_a_purge_that_stopped_after_its_fold_is_not_recorded_as_completed(lake: Lake) -> None:
     class Stopped(InlineRunner):
         def run(self, job: Job) -> Any:  # noqa: ANN401
             fold_by_arrow(lake.dataset(NAME), job=job.id)
@@ -244,7 +244,7 @@ def test_a_purge_that_stopped_after_its_fold_is_not_written_down_as_done(lake: L
     assert (record.status, figures(record.message)) == (JobStatus.FAILED, "commit_unknown 0 1")
 
 
-def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_cycle_ends(lake: Lake) -> None:
+def test_an_unexpected_error_of_a_job_is_recorded_as_failed_and_its_cycle_ends(lake: Lake) -> None:
     class Broken(InlineRunner):
         def run(self, job: Job) -> SquashReport:
             raise KeyError(f"SUBJECT-1 of {job.id}")
@@ -256,7 +256,7 @@ def test_a_job_that_met_what_nobody_expected_is_written_down_as_failed_and_its_c
     assert (lake.history()[0].status, lake.recover().summary()) == ("failed", "")
 
 
-def test_a_journal_that_meets_what_nobody_expected_stops_no_work(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_of_the_journal_stops_no_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_events: object) -> None:
         raise KeyError("event")
 
@@ -284,7 +284,7 @@ def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None)
     )
 
 
-def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_what_was_planned() -> None:
+def test_commits_cover_a_job_if_one_is_its_own_or_its_parts_together_cover_the_plan() -> None:
     owner = Owner(id="o", machine="m", host="h", pid=1)
     files = tuple(FileEntry(path=path, size_bytes=1, order=n) for n, path in enumerate("abcd", 1))
 
@@ -295,7 +295,7 @@ def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_
     assert is_whole(record(JobKind.FOLD), [entry("7-ab", folded=2)]), "a whole fold takes what it finds"
     assert not is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2)])
     assert is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2), entry("7-ab.2", folded=4)])
-    assert not is_whole(record(JobKind.FOLD, ()), [entry("7-ab.1", folded=2)]), "nobody knows what was planned"
+    assert not is_whole(record(JobKind.FOLD, ()), [entry("7-ab.1", folded=2)]), "the planned files are unknown"
     halved = [entry("7-ab.1", removes=("a", "b")), entry("7-ab.2", removes=("c", "d"))]
     assert not is_whole(record(JobKind.ROLL_UP), halved[:1])
     assert is_whole(record(JobKind.ROLL_UP), halved)
@@ -303,7 +303,7 @@ def test_commits_are_all_of_a_job_if_they_are_its_own_or_its_parts_together_did_
     assert not is_whole(record(JobKind.PURGE, ()), [entry("7-ab", folded=4)]), "it deletes after its fold"
 
 
-def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_files_come_together(
+def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_files_are_merged(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     settings = Settings(durable=False, event_log_files=4)
@@ -330,7 +330,7 @@ def test_followers_of_the_journal_see_every_event_once_and_in_order_while_its_fi
 # ---- how cycles end ------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_fails_and_jobs_that_are_left_are_told_apart(journal: Journal) -> None:
+def test_failed_jobs_and_jobs_that_never_began_are_distinguished(journal: Journal) -> None:
     jobs = [candidate(f"2026-11-1{number}") for number in range(4)]
     runner = Does(None, Unavailable("no"))
     run_cycle(plan_of(*jobs), runner, subscribers=[journal.on_event], stopping=lambda: len(runner.ran) == 3)
@@ -345,7 +345,7 @@ def test_a_job_that_fails_and_jobs_that_are_left_are_told_apart(journal: Journal
     assert journal.open_cycles() == []
 
 
-def test_batches_of_one_period_are_one_partition_that_is_there_when_all_are_done(journal: Journal) -> None:
+def test_batches_of_one_period_are_one_partition_that_is_available_when_all_are_done(journal: Journal) -> None:
     seen: list[PartitionStatus] = []
 
     class Looks(Does):
@@ -368,7 +368,7 @@ def test_batches_of_one_period_are_one_partition_that_is_there_when_all_are_done
     assert log.partition("shop.web.clicks/2026-11-14").status is PartitionStatus.FAILED
 
 
-def test_parts_of_a_job_that_nobody_announced_are_written_down_too(journal: Journal) -> None:
+def test_parts_of_a_job_without_a_schedule_event_are_recorded_too(journal: Journal) -> None:
     plan = plan_of(candidate())
     job = Job.of(plan.jobs[0], cycle=9, epoch=None)
     part = Job(id=f"{job.id}.1", cycle=9, spec=candidate("2026-11-13"))
@@ -382,14 +382,14 @@ def test_parts_of_a_job_that_nobody_announced_are_written_down_too(journal: Jour
 # ---- when it cannot be written or read -------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_written_is_tried_again_with_the_next_event(journal: Journal) -> None:
+def test_events_that_cannot_be_written_are_retried_with_the_next_event(journal: Journal) -> None:
     with arm("commit.before_entry", "raise", count=2):  # the second append: a job began
         run_cycle(plan_of(candidate()), Does(), subscribers=[journal.on_event])
     assert statuses(journal) == {"2026-11-14": "COMPLETED"}
     assert journal.cycles(1)[0].status is BuildStatus.COMPLETED
 
 
-def test_a_journal_that_cannot_be_written_loses_no_result_and_says_so(lake: Lake, tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_written_loses_no_result_and_is_reported(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "lake" / "_system" / "events").write_text("a file where a folder must be")
     done = squash(lake)
     assert (done[0].error, (done[0].report or {})["files_removed"]) == (None, 4)
@@ -434,7 +434,7 @@ def test_the_ids_of_cycles_are_in_the_order_of_their_numbers() -> None:
     assert cycle_number("cycle-12") is None
 
 
-def test_a_record_that_is_none_is_named() -> None:
+def test_an_invalid_record_is_named() -> None:
     with pytest.raises(Unreadable):
         read_job([])
 
@@ -460,25 +460,25 @@ def test_totals_count_by_lane_and_dataset(journal: Journal, clock: FakeClock) ->
     assert json.loads(json.dumps(totals.to_dict()))["lanes"]["daily"]["bytes_after"] == 120
 
 
-def test_totals_are_read_on_from_where_they_stopped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_read_only_new_events(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     squash(lake)
     first = lake.totals()
-    asked: list[int] = []
+    starts: list[int] = []
     events = EventLog.events
 
     def noted(self: EventLog, start: int = 1, **more: Any) -> Iterator[Indexed]:  # noqa: ANN401
-        asked.append(start)
+        starts.append(start)
         return events(self, start, **more)
 
     monkeypatch.setattr(EventLog, "events", noted)
     assert lake.totals().to_dict() == first.to_dict()
-    assert asked == [first.next_index]
-    kept_at(log_of(lake)).write_text("{}")
+    assert starts == [first.next_index]
+    cache_path(log_of(lake)).write_text("{}")
     assert lake.totals().to_dict() == first.to_dict()
-    assert asked[-1] == 1
+    assert starts[-1] == 1
 
 
-def test_totals_of_another_log_are_not_taken_over(lake: Lake, tmp_path: Path) -> None:
+def test_cached_totals_of_another_log_are_discarded(lake: Lake, tmp_path: Path) -> None:
     squash(lake)
     lake.dataset(NAME).upsert([{"id": "x", "note": None}])
     copy = tmp_path / "copy"
@@ -499,7 +499,7 @@ def test_write_amplification_is_what_is_written_for_each_byte_of_a_user() -> Non
     assert totals.all.write_amplification == 3.5
 
 
-def test_the_planner_is_told_when_the_last_vacuum_was(lake: Lake, clock: FakeClock) -> None:
+def test_the_planner_gets_the_time_of_the_last_vacuum(lake: Lake, clock: FakeClock) -> None:
     lake.dataset(NAME).squash()
     assert [result.error for result in lake.run_cycle(only=["vacuum"], force=True)] == [None]
     assert lake.totals().last_done(NAME, "vacuum") == clock.now()

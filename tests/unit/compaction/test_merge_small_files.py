@@ -1,4 +1,4 @@
-"""Small files pressed into few: every row is in one file, files do not overlap, and what would be read too often is left."""
+"""Small files merged into few: every row is in one file, files do not overlap, and files that would be read too often stay."""
 
 import datetime
 import random
@@ -14,9 +14,9 @@ from siltstone.compaction.operations.merge_small_files import MAX_READS
 from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.spark_tasks.io import Target
-from siltstone.spark_tasks.merge_files import Press, Pressing, presser
+from siltstone.spark_tasks.merge_files import MergeJob, MergeTask, merger
 from siltstone.spark_tasks.parquet_checksums import open_parquet
-from tests.support.internals import divided_press, press_input
+from tests.support.internals import divided_tasks, press_input
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 
@@ -34,13 +34,13 @@ def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[A
     return found
 
 
-def pressed(folder: Path, work: list[Press], kind: pa.DataType) -> list[pa.Table]:
+def merged_tables(folder: Path, work: list[MergeTask], kind: pa.DataType) -> list[pa.Table]:
     out = folder / "out"
     out.mkdir()
     schema = pa.schema([pa.field("n", kind), SCHEMA.field("text")])
     target = Target(schema=schema, folder=str(out), options={}, row_group_rows=1000, durable=False)
-    job = Pressing(root=str(folder), target=target, defaults={}, order=("n", "text"))
-    names = [presser(work, job)(number).decode() for number in range(len(work))]
+    job = MergeJob(root=str(folder), target=target, defaults={}, order=("n", "text"))
+    names = [merger(work, job)(number).decode() for number in range(len(work))]
     return [pq.read_table(out / name) for name in names if name]
 
 
@@ -52,10 +52,10 @@ def test_every_row_is_in_one_file_and_files_do_not_overlap(tmp_path: Path, files
         [number * 20 + chance.randrange(25) for _ in range(chance.randrange(1, 30))] for number in range(20)
     ]
     parts[chance.randrange(20)].append(None)
-    work = divided_press(looked_at(tmp_path, parts, pa.int64()), files)
+    work = divided_tasks(looked_at(tmp_path, parts, pa.int64()), files)
     assert work is not None
     assert len(work) <= files
-    found = pressed(tmp_path, work, pa.int64())
+    found = merged_tables(tmp_path, work, pa.int64())
     texts = [text for table in found for text in table.column("text").to_pylist()]
     assert sorted(texts) == sorted(f"{number}-{at}" for number, values in enumerate(parts) for at in range(len(values)))
     last = -1
@@ -81,27 +81,27 @@ def test_times_and_text_divide_as_numbers_do(tmp_path: Path) -> None:
     ):
         folder = tmp_path / str(kind).replace("[", "-").replace("]", "")
         folder.mkdir()
-        work = divided_press(looked_at(folder, values, kind), 3)
+        work = divided_tasks(looked_at(folder, values, kind), 3)
         assert work is not None
-        found = pressed(folder, work, kind)
+        found = merged_tables(folder, work, kind)
         assert len(found) == 3
         assert sum(table.num_rows for table in found) == sum(map(len, values))
 
 
-def test_files_that_reach_into_every_range_are_left_to_a_shuffle(tmp_path: Path) -> None:
+def test_files_that_overlap_every_range_are_left_to_a_shuffle(tmp_path: Path) -> None:
     inputs = looked_at(tmp_path, [list(range(100)) for _ in range(5)], pa.int64())
-    assert divided_press(inputs, 1) is not None
-    again = divided_press(
+    assert divided_tasks(inputs, 1) is not None
+    again = divided_tasks(
         [*inputs[:4], *looked_at(tmp_path, [list(range(n, n + 100)) for n in range(5)], pa.int64())], 4
     )
     assert again is None
     assert MAX_READS > 1
 
 
-def test_what_nobody_knows_is_left_to_a_shuffle(tmp_path: Path) -> None:
+def test_files_of_unknown_ranges_are_left_to_a_shuffle(tmp_path: Path) -> None:
     inputs = looked_at(tmp_path, [[None, None], [1, 2]], pa.int64())
     assert inputs[0].values == KeyRange()
     assert inputs[0].has_nulls
     assert not inputs[1].has_nulls
-    assert divided_press(inputs, 2) is None
-    assert divided_press(inputs, 1) is not None
+    assert divided_tasks(inputs, 2) is None
+    assert divided_tasks(inputs, 1) is not None

@@ -28,7 +28,7 @@ from siltstone.compaction.planning.model import (
 from siltstone.compaction.planning.planner import plan
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
-from siltstone.model.periods import Granularity, end, period_of
+from siltstone.model.periods import Granularity, coarser, end
 from siltstone.model.tiers import DEFAULT_TIERS
 from tests.support.entries import DAILY, HOURLY, MB, NOW, NOW_MS, entries, keyed, log, planned, reasons
 from tests.support.refusals import figures, refused
@@ -59,7 +59,7 @@ def choose(candidates: list[JobSpec], *, cycle: int = 0, budget: int = 10) -> li
 # ---- the choice ----------------------------------------------------------------------------------------------------
 
 
-def test_lanes_take_turns_and_the_cycle_says_who_is_first():
+def test_lanes_alternate_and_the_number_of_the_cycle_decides_which_is_first():
     waiting = [candidate(lane, f"{lane}{n}", cost=1, since=n) for lane in ("daily", "fold", "hourly") for n in (1, 2)]
     assert choose(waiting, cycle=0) == ["fold1", "hourly1", "daily1", "fold2", "hourly2", "daily2"]
     assert choose(waiting, cycle=3) == ["daily1", "fold1", "hourly1", "daily2", "fold2", "hourly2"]
@@ -71,7 +71,7 @@ def test_the_oldest_of_a_lane_is_first_and_the_others_go_by_score():
     assert choose(waiting) == ["1", "4", "3", "2"]
 
 
-def test_the_budget_is_kept_to_the_byte_and_smaller_work_may_pass():
+def test_the_budget_holds_to_the_byte_and_smaller_jobs_may_pass():
     waiting = [candidate("fold", "old", cost=6, since=0), candidate("hourly", "big", cost=5, since=0)]
     waiting.append(candidate("hourly", "fits", cost=4, since=1))
     jobs, over = chosen(waiting, lanes=LANES, cycle=0, budget_bytes=10)
@@ -95,7 +95,7 @@ def test_batches_of_one_period_stand_in_order():
     assert [job.batch for job in jobs] == [1, 2, 3]
 
 
-def test_the_score_is_what_readers_are_spared_over_what_is_rewritten():
+def test_the_score_is_saved_bytes_over_rewritten_bytes():
     assert candidate("fold", "x", cost=4 * MB, saved=16 * MB).score == 2.0
     few, many = (planned(log(entries("2026-11-02T10", count))).jobs[0] for count in (10, 20))
     large = planned(log(entries("2026-11-02T10", 20, size=20 * MB))).jobs[0]
@@ -135,8 +135,6 @@ def test_no_candidate_waits_longer_than_a_turn_for_itself_and_each_older_one_of_
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
 
-HOUR_US = 3_600_000_000
-NOW_US = NOW_MS * 1000
 regions = st.sampled_from([(), (("region", "n"),), (("region", None),)])
 file_values = st.tuples(
     st.integers(1, 24 * 100),  # hours ago
@@ -152,7 +150,8 @@ file_values = st.tuples(
 def tables(draw: st.DrawFn, name: str = "a.b.c") -> TableState:
     listed: list[FileEntry] = []
     for hours, granularity, region, size, tier, age in draw(st.lists(file_values, max_size=12)):
-        period = period_of(NOW_US - hours * HOUR_US, granularity)
+        hour = dt.datetime.fromtimestamp(NOW_MS // 1000 - hours * 3600, dt.UTC).isoformat()[:13]
+        period = coarser(hour, granularity)
         copies = draw(st.sampled_from([1, 2, 9, 12, 31]))
         for _ in range(copies):
             modified = NOW_MS - age * 3_600_000
@@ -247,7 +246,7 @@ def test_a_plan_is_shown_as_a_table_and_as_json(inputs: Inputs):
     assert again["cost_bytes"] == made.cost_bytes
 
 
-def test_one_line_of_a_plan_says_what_is_done_and_why():
+def test_a_line_of_a_plan_has_the_job_and_its_reason():
     made = planned(log(entries("2026-11-02T10", 32, partition=(("region", "n"),))), settings={"cycle_bytes": 31 * MB})
     assert [(*line[:-1], figures(line[-1])) for line in made.table()] == [
         (
@@ -260,7 +259,7 @@ def test_one_line_of_a_plan_says_what_is_done_and_why():
     ]  # fmt: skip
 
 
-def test_only_what_is_asked_for_is_planned():
+def test_only_requested_lanes_are_planned():
     table = log(entries("2026-11-02T10", 12), tiers=[HOURLY, DAILY], backlog=Backlog(batches=64))
     assert {job.lane for job in planned(table).jobs} == {"fold", "daily"}
     assert {job.lane for job in planned(table, only=frozenset({"hourly"})).jobs} == {"hourly"}
@@ -300,7 +299,7 @@ def test_nothing_to_do_is_an_empty_plan():
 
 
 def done(table: TableState, made: Plan, number: int) -> TableState:
-    """Return the table after its roll-ups: each job's files are replaced by those it said."""
+    """Return the table after its roll-ups: each job's files are replaced by those of its plan."""
     files = {file.path: file for file in table.files}
     for at, job in enumerate(made.jobs):
         for file in job.files:

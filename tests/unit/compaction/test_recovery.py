@@ -31,10 +31,10 @@ from tests.support.folds import stage
 from tests.support.internals import (
     clock_of,
     compactor_of,
-    end_presence,
+    journal_liveness_lock,
     journal_of,
     layout_of,
-    running_presence,
+    release_liveness_lock,
     stores_of,
 )
 from tests.support.leasing import leases_of, taken
@@ -91,8 +91,8 @@ def begun(
 
 
 def end_owner(journal: Journal) -> None:
-    """Let go of the presence as a crash does."""
-    end_presence(running_presence(journal))
+    """Release the liveness lock as a crash does."""
+    release_liveness_lock(journal_liveness_lock(journal))
 
 
 def status_of(lake: Lake, job: Job) -> JobStatus:
@@ -130,7 +130,7 @@ def _given(commit: Commit, _parent: ParentVersion) -> Commit:
 
 
 def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
-    """Begin a fold of three batches, which is halved; commit so many of its two parts, as a worker does, and die."""
+    """Begin a fold of three batches, which is halved; commit some of its two parts, as a worker does, and die."""
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan((NAME,), only=["fold"], force=True)
     job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
@@ -152,14 +152,14 @@ def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
     return job
 
 
-def test_of_a_halved_fold_whose_first_part_landed_the_journal_has_the_numbers_of_that_part(lake: Lake) -> None:
+def test_a_halved_fold_with_only_its_first_part_committed_records_the_numbers_of_that_part(lake: Lake) -> None:
     job = died_in_a_halved_fold(lake, parts=1)
     report = lake.recover()
     assert (report.completed, report.failed, figures(report.summary())) == ((), (job.id,), "1")
     (record,) = lake.jobs()
     assert (record.status, record.recovered) == (JobStatus.FAILED, True)
     assert figures(record.message).startswith("2 1")
-    assert (record.done.bytes_folded, record.done.rows) == (7, 2), "what the part did is told"
+    assert (record.done.bytes_folded, record.done.rows) == (7, 2), "the effect of the part is recorded"
     (cycle,) = lake.history()
     assert (cycle.status, figures(cycle.message)) == ("failed", "0 1")
     log = journal_of(lake).log()
@@ -171,7 +171,7 @@ def test_of_a_halved_fold_whose_first_part_landed_the_journal_has_the_numbers_of
     assert lake.recover() == RecoveryReport()
 
 
-def test_a_halved_fold_whose_last_part_landed_is_completed(lake: Lake) -> None:
+def test_a_halved_fold_with_its_last_part_committed_is_completed(lake: Lake) -> None:
     job = died_in_a_halved_fold(lake, parts=2)
     report = lake.recover()
     assert (report.completed, report.failed) == ((job.id,), ())
@@ -199,7 +199,7 @@ def test_the_files_of_a_live_owner_are_left_alone(lake: Lake) -> None:
     assert len(reasons) == len(jobs)
 
 
-def test_of_two_that_recover_at_once_the_second_finds_it_done(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
+def test_of_two_concurrent_recoveries_the_second_changes_nothing(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
     begun(lake)
     found = journal_of(lake).open_cycles()
     with opened(tmp_path, clock) as other:
@@ -244,7 +244,7 @@ def test_an_owner_with_a_lower_epoch_is_dead(lake: Lake) -> None:
     assert lake.recover(epoch=5).failed == ("j",)
 
 
-def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_is_not_said_to_be_dead(
+def test_a_hanging_owner_blocks_no_files_after_a_takeover_and_is_not_reported_dead(
     lake: Lake,
 ) -> None:
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
@@ -261,7 +261,7 @@ def test_an_owner_that_hangs_keeps_its_files_from_nobody_who_has_taken_over_and_
     assert lake.recover(epoch=5).failed == (jobs[0].id,)
 
 
-def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, clock: FakeClock) -> None:
+def test_a_cycle_of_a_live_owner_is_not_recovered_at_any_age(lake: Lake, clock: FakeClock) -> None:
     jobs = begun(lake, run=False, dies=False)
     clock.pass_time(days=8)
     report = lake.recover()
@@ -271,7 +271,7 @@ def test_a_cycle_whose_owner_lives_is_left_alone_however_old_it_is(lake: Lake, c
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_cycle_whose_owner_on_another_machine_renews_its_lease_is_left_alone_however_old_it_is(
+def test_a_cycle_of_a_remote_owner_that_renews_its_lease_is_not_recovered_at_any_age(
     lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as there:
@@ -302,7 +302,7 @@ def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) 
     begun(lake, run=False)
 
 
-def test_whoever_ran_before_this_machine_was_started_anew_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_from_before_a_restart_of_this_machine_is_dead(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     begun_on(monkeypatch, lake, installation="this machine")
     assert len(lake.recover().failed) == 2
 
@@ -323,9 +323,9 @@ def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead
 
 def break_log(lake: Lake, name: str, content: bytes = b"{") -> bytes:
     path = max((lake.dataset(name).path / "changes" / "_delta_log").glob("*.json"))
-    kept = path.read_bytes()
+    before = path.read_bytes()
     path.write_bytes(content)
-    return kept
+    return before
 
 
 TOO_DEEP = b"[" * 100_000
@@ -337,7 +337,7 @@ def test_a_job_whose_log_cannot_be_read_is_reported_until_it_can(
     lake: Lake, tmp_path: Path, clock: FakeClock, content: bytes
 ) -> None:
     (job,) = begun(lake, names=(NAME,))
-    kept = break_log(lake, NAME, content)
+    before = break_log(lake, NAME, content)
     with opened(tmp_path, clock) as again:
         report = again.recover()
         assert (report.completed, report.failed) == ((), ())
@@ -345,7 +345,7 @@ def test_a_job_whose_log_cannot_be_read_is_reported_until_it_can(
         assert {one.what for one in report.problems} == {f"job {job.id}", f"dataset {NAME}"}
         assert again.history()[0].status == "executing"
     path = max((lake.dataset(NAME).path / "changes" / "_delta_log").glob("*.json"))
-    path.write_bytes(kept)
+    path.write_bytes(before)
     with opened(tmp_path, clock) as again:
         assert again.recover().completed == (job.id,)
 
@@ -385,7 +385,7 @@ def test_a_cycle_of_which_no_record_can_be_read_is_failed_after_a_day_of_silence
     assert journal_of(lake).cycles(1)[0].status is BuildStatus.FAILED
 
 
-def test_a_journal_that_cannot_be_read_is_no_empty_journal(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
+def test_an_unreadable_journal_is_not_taken_for_an_empty_one(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
     begun(lake)
     max((lake.path / "_system" / "events" / "_delta_log").glob("*.json")).write_bytes(b"")
     with opened(tmp_path, clock) as again, pytest.raises(Corruption):
@@ -411,12 +411,12 @@ def test_files_of_dead_owners_are_swept_at_the_start_and_then_every_hour(lake: L
     assert not folder.exists()
 
 
-def test_presences_of_the_dead_are_swept(lake: Lake) -> None:
+def test_liveness_locks_of_dead_processes_are_swept(lake: Lake) -> None:
     begun(lake, run=False)
-    presences = lake.path / "_system" / "events" / "_presence"
-    (presences / "dead").write_text("")
+    lock_folder = lake.path / "_system" / "events" / "_live"
+    (lock_folder / "dead").write_text("")
     lake.recover()
-    assert not (presences / "dead").exists()
+    assert not (lock_folder / "dead").exists()
     assert list((lake.path / "_system" / "work").iterdir()) == []
 
 

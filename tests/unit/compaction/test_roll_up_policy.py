@@ -84,7 +84,7 @@ def test_small_files_that_batches_left_are_brought_together_from_two_on():
     assert len(job.files) == 5
 
 
-def test_the_target_size_says_how_many_files_there_will_be():
+def test_the_target_size_decides_the_number_of_files():
     (job,) = planned(log(entries(OLD, 20, size=30 * MB), tiers=[SMALL_TARGET])).jobs
     assert job.files_after == 6
     (job,) = planned(log(entries(OLD, 20, size=30 * MB), tiers=[replace(SMALL_TARGET, target_bytes=200 * MB)])).jobs
@@ -137,7 +137,7 @@ def test_a_day_closes_for_the_daily_tier_a_day_after_its_end():
     assert "2026-11-16 00:00" in reasons(planned(table, now=at - dt.timedelta(seconds=1)), "daily")[0]
 
 
-def test_the_coarsest_tier_that_is_ready_takes_the_files_and_the_finer_one_says_so():
+def test_the_coarsest_ready_tier_takes_the_files_and_the_finer_one_has_a_reason():
     found = planned(log(entries(OLD, 12), tiers=[HOURLY, DAILY]))
     assert [(job.lane, job.period) for job in found.jobs] == [("daily", "2026-11-02")]
     assert reasons(found, "hourly") == ["daily"]
@@ -168,7 +168,7 @@ def test_a_week_that_goes_into_a_month_closes_the_month_only_with_its_own_end():
     assert len(planned(table, now=dt.datetime(2026, 8, 6, tzinfo=dt.UTC)).jobs) == 1
 
 
-def test_a_disabled_tier_says_so_and_takes_nothing():
+def test_a_disabled_tier_is_left_out_with_a_reason():
     found = planned(log(entries("2026-11-02", 20), tiers=[WEEKLY]))
     assert found.jobs == ()
     assert reasons(found, "weekly") == ["weekly"]
@@ -187,7 +187,7 @@ def test_a_period_with_a_young_file_waits_until_it_is_quiet():
     assert len(planned(table(1, tier="hourly")).jobs) == 1, "a compaction brings no new rows"
 
 
-def test_quiet_is_not_asked_of_a_period_that_is_over_for_seven_days():
+def test_a_period_that_closed_seven_days_ago_need_not_be_quiet():
     now = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
     late: dict[str, Any] = {"prefix": "late", "modified_ms": moment_ms("2026-11-15T23:59")}
     for day, jobs in (("2026-11-08", 1), ("2026-11-09", 0)):  # over on the 9th and on the 10th

@@ -1,4 +1,4 @@
-"""A squash brings change files together and changes nothing that anybody can see, also in the middle of its range."""
+"""A squash merges change files and changes nothing that a reader sees, also in the middle of its range."""
 
 import random
 from dataclasses import replace
@@ -80,14 +80,14 @@ def at(dataset: Dataset, snapshot: Snapshot, watermark: int) -> pa.Table:
     return latest_per_key(rows, dataset.key).select(["id", "n", "note", OP, SEQ]).sort_by("id")
 
 
-def test_a_watermark_in_the_middle_of_the_range_cuts_it_right(dataset: Dataset):
+def test_a_watermark_inside_a_squashed_range_hides_exactly_the_folded_rows(dataset: Dataset):
     write(dataset, 20)
     before = [at(dataset, dataset.snapshot(), watermark) for watermark in range(20)]
     dataset.squash()
     assert [at(dataset, dataset.snapshot(), watermark) for watermark in range(20)] == before
 
 
-def test_a_reader_of_an_older_snapshot_is_right(dataset: Dataset):
+def test_a_reader_of_an_older_snapshot_still_sees_its_rows(dataset: Dataset):
     write(dataset, 10)
     old = dataset.snapshot()
     before = at(dataset, old, 0)
@@ -132,7 +132,7 @@ def test_a_writer_squashes_by_itself_when_there_are_many(tmp_path: Path):
     assert seen(dataset) == before
 
 
-def test_one_file_or_none_is_not_worth_it(dataset: Dataset):
+def test_fewer_than_two_files_are_not_squashed(dataset: Dataset):
     assert dataset.squash().files_removed == 0
     write(dataset, 1)
     assert dataset.squash().files_removed == 0

@@ -51,7 +51,7 @@ def test_a_fold_is_due_by_batches_rows_or_age(found: Backlog, trigger: str | Non
     assert len(made.left_out) == (0 if trigger else 1)
 
 
-def test_a_fold_that_is_not_due_says_how_far_it_is():
+def test_a_fold_that_is_not_due_has_its_numbers():
     made = planned(keyed(files=BASE, backlog=backlog(batches=3, rows=20, age_ms=3 * MINUTE_MS)))
     assert reasons(made, "fold") == ["3 64 0.20% 1.00% 3.0 15.0"]
 
@@ -74,7 +74,7 @@ def test_an_empty_base_and_an_empty_backlog_make_no_share():
 
 
 @pytest.mark.parametrize(("files", "rows", "size", "after"), [(0, 9, KB, 1), (10, 3, KB, 3), (0, 9, 300 * MB, 3)])
-def test_a_fold_says_how_many_files_it_writes(files: int, rows: int, size: int, after: int):
+def test_a_planned_fold_has_the_number_of_files_it_writes(files: int, rows: int, size: int, after: int):
     table = keyed(files=BASE[:files], change_files=changes(2), backlog=backlog(rows=rows, size=size))
     (job,) = planned(table, force=True).jobs
     assert (job.files_after, job.to_dict()["files_after"]) == (after, after)
@@ -138,7 +138,7 @@ def test_no_squash_beside_an_unfinished_fold_or_squash(kind: JobKind):
     assert reasons(planned(keyed(change_files=changes(50)), unfinished=[job]), "squash") == ["j1"]
 
 
-def test_what_a_fold_takes_is_not_squashed_too():
+def test_files_of_a_planned_fold_are_not_squashed_too():
     made = planned(keyed(change_files=changes(50), backlog=backlog(batches=64)))
     assert [job.kind for job in made.jobs] == [JobKind.FOLD]
     assert reasons(made, "squash") == ["fold"]
@@ -305,14 +305,14 @@ def test_a_vacuum_is_due_daily():
     assert planned(vacuumed(day), settings={"vacuum_interval_hours": 1e12}).jobs == ()
 
 
-def test_the_oldest_removed_file_tells_when_the_last_vacuum_was():
+def test_the_oldest_removed_file_dates_the_last_vacuum():
     """A vacuum leaves files up to its retention old. Were they enough for the next one, there would be one in every cycle."""
     assert planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=47))).jobs == ()
     (job,) = planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=48))).jobs
     assert figures(job.trigger) == "48"
 
 
-def test_what_is_not_due_has_no_trigger_and_the_numbers_of_its_files():
+def test_a_job_that_is_not_due_has_no_trigger_and_the_numbers_of_its_files():
     few = [
         *planned(events(changes(14))).left_out,
         *planned(keyed(change_files=changes(14))).left_out,
@@ -325,7 +325,7 @@ def test_what_is_not_due_has_no_trigger_and_the_numbers_of_its_files():
     ]
 
 
-def test_a_last_vacuum_that_is_still_to_come_says_nothing():
+def test_a_last_vacuum_in_the_future_is_ignored():
     """A clock that was years ahead for a while must not keep a dataset from being vacuumed for years."""
     ahead = dt.timedelta(days=-4000)
     assert len(planned(vacuumed(ahead, removed_since=NOW - dt.timedelta(hours=48))).jobs) == 1
@@ -338,7 +338,7 @@ def test_a_vacuum_is_due_after_a_clustering():
     assert planned(replace(table, clustered_at=NOW - dt.timedelta(hours=3))).jobs == ()
 
 
-def test_where_nobody_knows_of_the_last_vacuum_one_is_due_when_a_clusterings_files_can_go():
+def test_without_a_known_vacuum_one_is_due_when_files_of_a_clustering_can_be_deleted():
     for hours, due in ((23, False), (25, True)):
         at = NOW - dt.timedelta(hours=hours)
         table = vacuumed(None, removed_since=at, clustered_at=at)

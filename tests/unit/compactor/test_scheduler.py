@@ -12,13 +12,13 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.scheduler import HISTORY_CYCLES, Scheduler
-from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, State, TaskContext, Trigger
+from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, SchedulerState, TaskContext, Trigger
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR, Lease
 from siltstone.delta.layout import LOG
 from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, Unavailable
 from tests.support.clocks import FakeClock
-from tests.support.internals import lease_of, presence_of
+from tests.support.internals import lease_of, liveness_lock_of
 from tests.support.leasing import lake_at, leases_of, taken
 from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST
@@ -89,7 +89,7 @@ def test_a_task_runs_when_it_is_due_and_not_before(bench: Bench):
     assert scheduler.status().due["hourly"] == at(15, 5)
 
 
-def test_every_tick_of_a_day_runs_each_task_as_often_as_its_cron_says(bench: Bench):
+def test_in_a_day_each_task_runs_as_often_as_its_cron(bench: Bench):
     scheduler = bench.scheduler()
     for _ in range(24 * 12):
         bench.clock.pass_time(minutes=5)
@@ -111,7 +111,7 @@ def test_after_a_long_sleep_each_task_runs_once_and_in_one_cycle(bench: Bench):
     assert bench.ran == ["hourly", "daily", "hourly"]
 
 
-def test_what_was_missed_while_no_scheduler_ran_is_caught_up_once(bench: Bench):
+def test_tasks_missed_while_no_scheduler_ran_run_once(bench: Bench):
     settled = {"hourly": at(14, 0), "daily": at(2, day=10)}
     scheduler = bench.scheduler(settled=settled, next_cycle=41)
     cycle = scheduler.tick()
@@ -190,7 +190,7 @@ def test_while_paused_nothing_runs_by_the_clock_and_after_it_each_once(bench: Be
     scheduler = bench.scheduler()
     scheduler.tick()
     scheduler.pause()
-    assert scheduler.status().state is State.PAUSED
+    assert scheduler.status().state is SchedulerState.PAUSED
     bench.clock.pass_time(days=3)
     assert scheduler.tick() is None
     scheduler.trigger(["hourly"])
@@ -199,7 +199,7 @@ def test_while_paused_nothing_runs_by_the_clock_and_after_it_each_once(bench: Be
     scheduler.tick()
     assert bench.ran == ["hourly", "daily"]
     assert scheduler.tick() is None
-    assert scheduler.status().state is State.WAITING
+    assert scheduler.status().state is SchedulerState.WAITING
 
 
 def test_a_trigger_runs_all_tasks_or_the_named_ones_in_their_order(bench: Bench):
@@ -216,7 +216,7 @@ def test_a_trigger_runs_all_tasks_or_the_named_ones_in_their_order(bench: Bench)
     assert scheduler.wait(2, seconds=0) == cycle
 
 
-def test_a_trigger_for_what_is_not_there_is_refused(bench: Bench):
+def test_a_trigger_of_an_unknown_task_is_refused(bench: Bench):
     scheduler = bench.scheduler()
     with refuses(NotFound, None, "'weekly'", "hourly"):
         scheduler.trigger(["hourly", "weekly"])
@@ -225,7 +225,7 @@ def test_a_trigger_for_what_is_not_there_is_refused(bench: Bench):
     assert scheduler.tick() is None
 
 
-def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench):
+def test_a_trigger_while_a_triggered_cycle_waits_or_runs_is_a_conflict(bench: Bench):
     refusals: list[Reason | None] = []
 
     def trigger(_run: TaskContext) -> None:
@@ -243,11 +243,11 @@ def test_a_trigger_while_a_cycle_runs_or_is_asked_for_is_a_conflict(bench: Bench
 
 
 def test_a_trigger_while_a_cycle_runs_by_the_clock_comes_after_it(bench: Bench):
-    asked: list[int] = []
+    cycles: list[int] = []
 
     def trigger(_run: TaskContext) -> None:
-        if not asked:
-            asked.append(scheduler.trigger())
+        if not cycles:
+            cycles.append(scheduler.trigger())
             with pytest.raises(Conflict, match="2"):
                 scheduler.trigger()
 
@@ -269,12 +269,12 @@ def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
     def away(_run: TaskContext) -> None:
         raise Unavailable("The disk is full.")
 
-    told: list[Cycle] = []
+    ended: list[Cycle] = []
     scheduler = bench.scheduler(
         bench.task("bad", HOURLY, bad),
         bench.task("away", HOURLY, away),
         bench.task("good", HOURLY),
-        on_cycle=told.append,
+        on_cycle=ended.append,
     )
     bench.clock.pass_time(minutes=5)
     cycle = scheduler.tick()
@@ -285,7 +285,7 @@ def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
         (Outcome.FAILED, "The disk is full.", "unavailable"),
         (Outcome.DONE, None, None),
     ]
-    assert told == [cycle]
+    assert ended == [cycle]
     assert json.loads(json.dumps(cycle.to_dict()))["results"][1]["error_kind"] == "unavailable"
     assert scheduler.tick() is None, "a task that failed waits for its next time"
 
@@ -311,13 +311,13 @@ def test_the_history_keeps_the_last_cycles(bench: Bench):
 # ---- the lease -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_scheduler_stands_by_and_says_so(bench: Bench):
+def test_a_second_scheduler_stands_by_and_reports_it(bench: Bench):
     first, second = bench.scheduler(), bench.scheduler()
     first.tick()
     bench.clock.pass_time(minutes=5)
     assert second.tick() is None
     status = second.status()
-    assert (status.state, status.holder) == (State.STANDING_BY, None)
+    assert (status.state, status.holder) == (SchedulerState.STANDING_BY, None)
     assert status.standing_by_because
     with pytest.raises(Conflict):
         second.trigger()
@@ -325,7 +325,7 @@ def test_a_second_scheduler_stands_by_and_says_so(bench: Bench):
     assert bench.ran == ["hourly"]
 
 
-def test_a_standby_takes_over_at_once_when_the_holder_dies_and_does_what_it_left(bench: Bench):
+def test_a_standby_takes_over_at_once_when_the_holder_dies_and_runs_its_missed_tasks(bench: Bench):
     first, second = bench.scheduler(), bench.scheduler()
     first.tick()
     for _ in range(100):
@@ -333,18 +333,18 @@ def test_a_standby_takes_over_at_once_when_the_holder_dies_and_does_what_it_left
         first.tick()
         second.tick()
     assert bench.ran == ["hourly"] * 2  # 14:05 and 15:05, by the first
-    presence_of(lease_of(first)).close()  # as a crash would
+    liveness_lock_of(lease_of(first)).close()  # as a crash would
     assert second.tick() is None, "what the first one did hours ago is not done again"
-    assert second.status().state is State.WAITING
+    assert second.status().state is SchedulerState.WAITING
     assert (lease_of(second).epoch, lease_of(second).taken_from is not None) == (2, True)
     bench.clock.pass_time(minutes=30)
     assert second.tick() is not None
     assert first.tick() is None
-    assert first.status().state is State.STANDING_BY
+    assert first.status().state is SchedulerState.STANDING_BY
     assert bench.runs[-1].epoch == 2
 
 
-def test_what_came_due_while_nobody_held_the_lease_is_done_by_the_one_who_takes_over(bench: Bench):
+def test_tasks_due_while_the_lease_was_free_run_after_the_takeover(bench: Bench):
     first, second = bench.scheduler(), bench.scheduler()
     bench.clock.pass_time(minutes=4)
     first.tick()
@@ -361,8 +361,8 @@ def test_the_lease_is_renewed_by_ticks_and_never_lost_while_they_come(bench: Ben
         first.tick()
         second.tick()
         bench.clock.pass_time(seconds=SETTINGS.lease_seconds / 2)
-    assert first.status().state is State.WAITING
-    assert second.status().state is State.STANDING_BY
+    assert first.status().state is SchedulerState.WAITING
+    assert second.status().state is SchedulerState.STANDING_BY
 
 
 def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Bench):
@@ -383,13 +383,13 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
     assert cycle.results[1].error_kind == "fenced"
     assert bench.ran == ["a"]
     assert scheduler.tick() is None
-    assert scheduler.status().state is State.STANDING_BY
+    assert scheduler.status().state is SchedulerState.STANDING_BY
 
 
 def test_a_request_whose_lease_is_lost_before_it_runs_ends_as_left_out(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
-    presence_of(lease_of(scheduler)).close()
+    liveness_lock_of(lease_of(scheduler)).close()
     number = scheduler.trigger(["daily"])
     taken(leases_of(bench.lake, clock=bench.clock))
     assert scheduler.tick() is None
@@ -398,7 +398,7 @@ def test_a_request_whose_lease_is_lost_before_it_runs_ends_as_left_out(bench: Be
     assert bench.ran == []
 
 
-def test_a_table_of_leases_that_cannot_be_read_makes_it_stand_by_and_is_looked_at_again(bench: Bench):
+def test_an_unreadable_lease_table_means_standby_and_is_read_again(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     log = bench.lake / "_system" / "leases" / LOG
@@ -407,7 +407,7 @@ def test_a_table_of_leases_that_cannot_be_read_makes_it_stand_by_and_is_looked_a
     log.rename(aside)
     assert scheduler.tick() is None
     assert bench.ran == []
-    assert scheduler.status().state is State.STANDING_BY
+    assert scheduler.status().state is SchedulerState.STANDING_BY
     with pytest.raises(Conflict):
         scheduler.trigger()
     aside.rename(log)
@@ -416,9 +416,7 @@ def test_a_table_of_leases_that_cannot_be_read_makes_it_stand_by_and_is_looked_a
     assert scheduler.status().standing_by_because is None
 
 
-def test_an_error_of_the_lease_that_nobody_expected_makes_it_stand_by_and_ends_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unexpected_error_of_the_lease_means_standby_and_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     def broken(_lease: Lease) -> None:
         raise KeyError("epoch")
 
@@ -454,7 +452,7 @@ def test_a_reader_runs_no_scheduler(bench: Bench):
         [ScheduledTask(name="a", run=lambda _: None), ScheduledTask(name="a", run=lambda _: None)],
     ],
 )
-def test_tasks_that_make_no_sense_are_refused(bench: Bench, tasks: list[ScheduledTask]):
+def test_invalid_tasks_are_refused(bench: Bench, tasks: list[ScheduledTask]):
     with pytest.raises(InvalidRequest):
         bench.scheduler(*tasks)
 
@@ -462,7 +460,7 @@ def test_tasks_that_make_no_sense_are_refused(bench: Bench, tasks: list[Schedule
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
 
-def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
+def test_the_loop_runs_a_triggered_cycle_and_stops_long_before_its_next_tick(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("siltstone.compactor.scheduler.TICK_SECONDS", 3600.0)
@@ -479,7 +477,7 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
     cycle = scheduler.wait(scheduler.trigger(), seconds=30)
     assert (cycle.results[0].report, ran.is_set()) == (CycleReport(cycle=1, results=()), True)
     assert scheduler.stop(seconds=10)
-    assert scheduler.status().state is State.STOPPED
+    assert scheduler.status().state is SchedulerState.STOPPED
     assert leases_of(lake).holder(COMPACTOR) is None
     with pytest.raises(Unavailable):
         scheduler.trigger()
@@ -487,14 +485,14 @@ def test_the_loop_runs_what_is_asked_for_and_stops_long_before_its_next_tick(
         scheduler.start()
 
 
-def test_a_task_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake: Path):
-    begun, may_end, told = threading.Event(), threading.Event(), threading.Event()
+def test_a_running_task_gets_the_stop_and_holds_the_lease_until_it_ends(lake: Path):
+    begun, may_end, stopped = threading.Event(), threading.Event(), threading.Event()
 
     def long(run: TaskContext) -> CycleReport:
         begun.set()
         while not run.stopping():
             time.sleep(0.005)
-        told.set()
+        stopped.set()
         may_end.wait(30)
         return CycleReport(cycle=run.cycle, results=())
 
@@ -507,7 +505,7 @@ def test_a_task_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake
     with pytest.raises(Conflict, match=rf"\b{number}\b"):
         scheduler.trigger()
     assert not scheduler.stop(seconds=0.05)
-    assert told.wait(30)
+    assert stopped.wait(30)
     assert leases_of(lake).holder(COMPACTOR) is not None
     may_end.set()
     assert scheduler.stop(seconds=30)
@@ -519,7 +517,7 @@ def test_a_task_that_runs_is_told_to_stop_and_keeps_the_lease_until_it_ends(lake
     assert leases_of(lake).holder(COMPACTOR) is None
 
 
-def test_stopping_without_a_thread_lets_go_of_the_lease(bench: Bench):
+def test_stopping_without_a_thread_releases_the_lease(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     assert scheduler.stop()

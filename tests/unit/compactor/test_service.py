@@ -20,7 +20,7 @@ from siltstone.compaction.planning.model import Plan
 from siltstone.compactor.events import CycleCompleted, StandingBy
 from siltstone.compactor.schedule import schedule
 from siltstone.compactor.service import CompactorService
-from siltstone.compactor.tasks import Cycle, Outcome, State, TaskResult, Trigger
+from siltstone.compactor.tasks import Cycle, Outcome, SchedulerState, TaskResult, Trigger
 from siltstone.config import JobPlace, Role, Settings
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.coordination.state_files import CYCLES, PAUSED, STOP
@@ -32,7 +32,7 @@ from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from siltstone.model.reports import JobResult
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
-from tests.support.internals import components_of, lease_table_of, replace_interrupt, store_of
+from tests.support.internals import components_of, lease_table_of, replace_interrupt, replace_maintenance, store_of
 from tests.support.leasing import leases_of
 from tests.support.maintenance import NAME, SETTINGS, filled, ids, lake_of, slow_lake, until
 from tests.support.refusals import refused
@@ -44,22 +44,22 @@ CYCLE = CompactionRequest(kind=RequestKind.CYCLE)
 
 
 class Bench:
-    """Compactors on one lake and one clock that a test moves, and what they told."""
+    """Compactors on one lake and one clock that a test moves, and their events."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.clock = root, FakeClock()
-        self.told: list[CompactionEvent] = []
+        self.received: list[CompactionEvent] = []
         self.made: list[CompactorService] = []
         self.lake = lake_of(root, clock=self.clock)
         filled(self.lake)
 
     def service(self, lake: Lake | None = None, **given: Any) -> CompactorService:  # noqa: ANN401
-        found = (lake or lake_of(self.root, clock=self.clock)).compactor(on_event=self.told.append, **given)
+        found = (lake or lake_of(self.root, clock=self.clock)).compactor(on_event=self.received.append, **given)
         self.made.append(found)
         return found
 
     def events(self) -> list[str]:
-        return [one.name for one in self.told]
+        return [one.name for one in self.received]
 
 
 @pytest.fixture
@@ -112,7 +112,8 @@ def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Ben
     bench.lake.dataset("a.b.own").set_tiers("hourly.cron=9 * * * *")
     bench.lake.dataset("a.b.same").set_tiers("hourly.min_files=11")
     lake = Lake.open(bench.root, settings=SETTINGS, clock=bench.clock)
-    planning = lake.maintenance = PlanningService(components_of(lake))
+    planning = PlanningService(components_of(lake))
+    replace_maintenance(lake, planning)
     planning.planned = []
     service = bench.service(lake, only=["hourly"])
     found = {}
@@ -136,7 +137,7 @@ def test_a_tier_is_rolled_up_in_each_dataset_by_the_cron_it_has_there(bench: Ben
     assert [dataset for _, dataset in planning.planned] == ["a.b.own", "a.b.same"]
 
 
-def test_a_cron_that_is_none_is_named_with_its_setting(bench: Bench):
+def test_an_invalid_cron_is_named_with_its_setting(bench: Bench):
     with refused(InvalidRequest, None, "'fold_cron'", "'often'"):
         bench.service(lake_of(bench.root, settings=replace(SETTINGS, fold_cron="often")))
 
@@ -149,7 +150,7 @@ def test_an_unknown_task_is_refused(bench: Bench):
 # ---- by the clock ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_due_together_is_planned_together_and_is_one_cycle(bench: Bench):
+def test_tasks_that_are_due_together_are_planned_as_one_cycle(bench: Bench):
     filled(bench.lake, batches=5)
     service = bench.service()
     assert service.step() is None
@@ -166,7 +167,7 @@ def test_what_is_due_together_is_planned_together_and_is_one_cycle(bench: Bench)
     assert bench.events() == ["holding", "cycle_began", "job_began", "job_ended", "cycle_ended"]
 
 
-def test_a_cycle_with_nothing_to_do_says_nothing(bench: Bench):
+def test_a_cycle_without_jobs_reports_no_event(bench: Bench):
     service = bench.service()
     for _ in range(5):
         service.step()
@@ -191,7 +192,7 @@ def test_numbers_go_on_and_what_was_missed_is_caught_up_once(bench: Bench):
     assert second.step() is None
 
 
-def test_a_clock_that_jumps_neither_stops_the_works_nor_repeats_them(bench: Bench):
+def test_a_clock_that_jumps_neither_stops_nor_repeats_tasks(bench: Bench):
     service = bench.service(only=["squash"])
     service.step()
     bench.clock.jump(days=-30)
@@ -203,7 +204,7 @@ def test_a_clock_that_jumps_neither_stops_the_works_nor_repeats_them(bench: Benc
     assert service.step() is None
 
 
-def test_only_the_chosen_datasets_are_looked_after(bench: Bench):
+def test_only_the_selected_datasets_are_maintained(bench: Bench):
     other = bench.lake.create("x.y.z", "id BIGINT NOT NULL", key="id")
     for number in range(5):
         other.upsert([{"id": number}])
@@ -222,7 +223,7 @@ def test_a_lake_that_is_paused_stays_so_in_the_next_compactor(bench: Bench):
     bench.lake.pause_compactor()
     bench.clock.pass_time(minutes=5)
     assert first.step() is None
-    assert first.status().state is State.PAUSED
+    assert first.status().state is SchedulerState.PAUSED
     first.stop()
     second = bench.service(only=["squash"])
     bench.clock.pass_time(minutes=5)
@@ -275,7 +276,7 @@ def test_cycles_with_and_without_the_lease_never_have_the_same_number(bench: Ben
     assert service.history()[0].number == 2
 
 
-def test_the_works_of_the_last_cycle_are_told_one_by_one(bench: Bench):
+def test_the_status_lists_each_task_of_the_last_cycle(bench: Bench):
     service = bench.service(only=["fold", "squash"])
     bench.clock.pass_time(minutes=1)
     service.step()
@@ -285,39 +286,41 @@ def test_the_works_of_the_last_cycle_are_told_one_by_one(bench: Bench):
 # ---- the lease -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_compactor_stands_by_says_who_works_and_takes_over(bench: Bench):
+def test_a_second_compactor_stands_by_names_the_holder_and_takes_over(bench: Bench):
     first, second = bench.service(), bench.service()
     first.step()
     second.step()
     second.step()
-    told = bench.told[-1]
+    told = bench.received[-1]
     assert isinstance(told, StandingBy)
     assert told.because
-    assert second.status().state is State.STANDING_BY
+    assert second.status().state is SchedulerState.STANDING_BY
     with pytest.raises(Conflict):
         second.trigger()
     first.stop()
     bench.clock.pass_time(minutes=1)
     cycle = second.step()
     assert cycle is not None
-    assert (cycle.epoch, second.status().state) == (2, State.WAITING)
+    assert (cycle.epoch, second.status().state) == (2, SchedulerState.WAITING)
 
 
-def test_whoever_stops_a_compactor_is_told_who_takes_over(bench: Bench):
+def test_stopping_a_compactor_returns_the_process_that_takes_over(bench: Bench):
     first, second = bench.service(lake_of(bench.root)), bench.service(lake_of(bench.root))
     first.start()
     until(lambda: bench.lake.compactor_status()["state"])
     second.start()
     until(lambda: "standing_by" in bench.events())
-    told: list[str | None] = []
-    asking = threading.Thread(target=lambda: told.append(lake_of(bench.root).stop_compactor(seconds=60)), daemon=True)
-    asking.start()
+    successors: list[str | None] = []
+    stop = threading.Thread(
+        target=lambda: successors.append(lake_of(bench.root).stop_compactor(seconds=60)), daemon=True
+    )
+    stop.start()
     assert first.wait_for_stop_request(60)
     assert first.stop()
-    asking.join(60)
+    stop.join(60)
     taken = second.status().holder
     assert taken is not None
-    assert (told, taken.epoch) == ([taken.described()], 2)
+    assert (successors, taken.epoch) == ([taken.described()], 2)
 
 
 def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by(bench: Bench):
@@ -338,10 +341,10 @@ def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by
     until(service.history)
     [result] = service.history()[0].results
     assert (result.outcome, result.error_kind) == (Outcome.FAILED, "fenced")
-    until(lambda: service.status().state is State.STANDING_BY)
+    until(lambda: service.status().state is SchedulerState.STANDING_BY)
 
 
-def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Bench):
+def test_unreadable_leases_mean_standby_with_a_clear_message(bench: Bench):
     filled(bench.lake, batches=5)
     bench.service().step()
     bench.made.pop().stop()
@@ -350,9 +353,9 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
     for _ in range(3):
         assert service.step() is None
         bench.clock.pass_time(minutes=1)
-    told = bench.told[-1]
-    assert isinstance(told, StandingBy)
-    assert told.because
+    event = bench.received[-1]
+    assert isinstance(event, StandingBy)
+    assert event.because
     assert len(store_of(bench.lake.dataset(NAME)).changes.files()) == 5
     with refused(Corruption, Reason.DAMAGED_FILE, bench.root / "_system" / "leases"):
         bench.lake.compactor_status()
@@ -360,7 +363,7 @@ def test_leases_that_cannot_be_read_mean_standing_by_and_a_clear_word(bench: Ben
     assert (purge.error_kind, purge.error_reason) == ("corruption", Reason.DAMAGED_FILE), "it cannot be fenced"
 
 
-def test_damaged_notes_are_said_and_never_taken_for_absent(bench: Bench):
+def test_damaged_state_files_are_reported_and_never_taken_for_absent(bench: Bench):
     service = bench.service(only=["squash"])
     service.step()
     (bench.root / "_system" / "compactor" / CYCLES).write_text("[")
@@ -402,7 +405,7 @@ def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(ben
     assert [one.error_kind for one in done] == [None, "not_found"]
 
 
-def test_a_compactor_is_told_to_stop_from_elsewhere(bench: Bench):
+def test_a_compactor_stops_on_request_of_another_process(bench: Bench):
     with pytest.raises(NotFound):
         bench.lake.stop_compactor(seconds=1)
     service = bench.service(lake_of(bench.root))
@@ -486,7 +489,7 @@ def test_every_single_operation_runs_beside_a_compactor_and_is_a_job_of_the_jour
     assert [(job.cycle, job.lane, job.status.name) for job in reversed(jobs)] == [
         (number, kind, "COMPLETED") for number, kind in enumerate(SINGLE, start=1)
     ]
-    assert all(re.fullmatch(rf"requested by process {os.getpid()} on .*", job.trigger) for job in jobs)
+    assert all(re.search(rf"\b{os.getpid()}\b", job.trigger) for job in jobs)
     assert {lane: one.jobs for lane, one in bench.lake.totals().lanes.items()} == dict.fromkeys(SINGLE, 1)
     assert bench.lake.totals().lanes["purge"].files_deleted == jobs[2].done.files_deleted
     assert bench.lake.unfinished_jobs().running == ()
@@ -584,14 +587,14 @@ def attempted(role: Role, root: Path) -> Iterator[tuple[str, SiltstoneError | No
             call()
             yield name, None
         except SiltstoneError as error:
-            yield name, error if "has the role" in str(error) else None
+            yield name, error if "SILT_ROLE" in str(error) else None
 
 
 WRITES = {"create", "drop", "upsert", "tombstone", "ingest", "ingest_jdbc", "alter", "append", "producer", "set_tiers"}
 
 
 @pytest.mark.parametrize("role", Role)
-def test_each_role_is_refused_what_is_not_its_own(bench: Bench, role: Role):
+def test_each_role_is_refused_operations_of_other_roles(bench: Bench, role: Role):
     bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
     found = dict(attempted(role, bench.root))
     no = {name for name, error in found.items() if error is not None}
@@ -601,7 +604,7 @@ def test_each_role_is_refused_what_is_not_its_own(bench: Bench, role: Role):
         assert "SILT_ROLE" in str(error)
 
 
-def test_a_reader_reads_plans_and_looks(bench: Bench):
+def test_a_reader_may_plan_and_read_the_status(bench: Bench):
     filled(bench.lake, batches=3)
     lake = lake_of(bench.root, settings=replace(SETTINGS, role=Role.READER))
     assert ids(lake) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Where a process runs: what is the same for whom."""
+"""Identity of the host: which processes share which ids."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     machines.installation.cache_clear()
 
 
-def test_an_installation_is_told_by_the_systems_id_and_does_not_show_it(ids: Path) -> None:
+def test_an_installation_is_identified_by_the_systems_id_without_showing_it(ids: Path) -> None:
     ids.write_text("3d1219c7c4c5404aaa1f6d2a48adfda4\n")
     first = machines.installation()
     assert len(first) == 32
@@ -29,7 +29,7 @@ def test_an_installation_is_told_by_the_systems_id_and_does_not_show_it(ids: Pat
     assert machines.installation() != first
 
 
-def test_without_an_id_of_the_system_nothing_tells_one_installation_from_another(ids: Path) -> None:
+def test_without_a_system_id_an_installation_has_no_id(ids: Path) -> None:
     ids.write_text("")
     assert machines.installation() == ""
 

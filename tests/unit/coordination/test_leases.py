@@ -20,7 +20,7 @@ from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFo
 from siltstone.failpoints import arm
 from siltstone.model.lease import MARGIN_SECONDS, LeaseRow, LeaseState, lease_state
 from tests.support.clocks import START, FakeClock
-from tests.support.internals import lease_table_of, presence_of, replace_log_sync
+from tests.support.internals import lease_table_of, liveness_lock_of, replace_log_sync
 from tests.support.leasing import ELSEWHERE, commit_with, lake_at, leases_of, taken
 from tests.support.refusals import refused
 from tests.support.tables import FAST, make_table
@@ -40,15 +40,15 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def elsewhere(lake: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Lease:
-    """A lease whose holder is on another machine: its presence says nothing to us."""
+    """A lease whose holder is on another machine: its liveness lock is not visible here."""
     with monkeypatch.context() as patched:
         patched.setattr(module, "machine", lambda: ELSEWHERE)
         return taken(leases_of(lake, clock=clock), ttl_seconds=TTL)
 
 
 def dead(lease: Lease) -> None:
-    """Let a holder die: its presence is free, its row is as it was."""
-    presence_of(lease).close()
+    """Let a holder die: its liveness lock is free, its row is unchanged."""
+    liveness_lock_of(lease).close()
 
 
 # ---- the rules, pure -------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def later(seconds: float) -> datetime.datetime:
         (row(), 0.0, later(-1_000_000), None, LeaseState.HELD),
     ],
 )
-def test_how_a_lease_stands(
+def test_the_state_of_a_lease(
     found: LeaseRow | None,
     unchanged: float,
     now: datetime.datetime,
@@ -104,7 +104,7 @@ def test_how_a_lease_stands(
 # ---- taking, renewing, releasing -------------------------------------------------------------------------------------
 
 
-def test_a_free_lease_is_taken_and_the_row_says_by_whom(lake: Path, clock: FakeClock):
+def test_a_free_lease_is_acquired_and_its_row_names_the_holder(lake: Path, clock: FakeClock):
     leases = leases_of(lake, clock=clock)
     assert leases.row(COMPACTOR) is None
     lease = taken(leases, ttl_seconds=TTL)
@@ -116,7 +116,7 @@ def test_a_free_lease_is_taken_and_the_row_says_by_whom(lake: Path, clock: FakeC
     lease.release()
 
 
-def test_a_held_lease_is_not_given_to_a_second_one(lake: Path):
+def test_a_held_lease_cannot_be_acquired(lake: Path):
     with taken(leases_of(lake)) as lease:
         assert leases_of(lake).take(COMPACTOR, role=Role.ALL) is None
         with refused(Conflict, None, f"process {lease.row.pid} on ", f"epoch {lease.epoch}"):
@@ -168,9 +168,7 @@ def test_a_lease_renews_itself_while_its_block_works(lake: Path):
         assert lease.trouble is None
 
 
-def test_an_error_that_nobody_expected_does_not_end_the_renewals_and_is_told(
-    lake: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unexpected_error_does_not_end_the_renewals_and_is_reported(lake: Path, monkeypatch: pytest.MonkeyPatch):
     with leases_of(lake).hold(COMPACTOR, role=Role.ALL, ttl_seconds=0.06) as lease:
         with monkeypatch.context() as broken:
             broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
@@ -181,7 +179,7 @@ def test_an_error_that_nobody_expected_does_not_end_the_renewals_and_is_told(
         until(lambda: lease.trouble is None and lease.row != row)
 
 
-def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_can_tell(lake: Path, clock: FakeClock):
+def test_an_unrenewed_lease_is_ours_until_it_is_taken_or_cannot_be_looked_up(lake: Path, clock: FakeClock):
     lease = taken(leases_of(lake, clock=clock), ttl_seconds=TTL)
     log, aside = lake / "_system" / "leases" / LOG, lake / "_system" / "aside"
     log.rename(aside)
@@ -198,10 +196,10 @@ def test_a_lease_that_could_not_be_renewed_is_ours_until_it_is_taken_or_nobody_c
     with pytest.raises(Fenced, match="'compactor'"):
         lease.check()
     lease.release()
-    assert taken(leases_of(lake, clock=clock)).epoch == 2, "it was let go of"
+    assert taken(leases_of(lake, clock=clock)).epoch == 2, "its liveness lock was released"
 
 
-def test_a_release_that_meets_what_nobody_expected_lets_go_of_the_presence(lake: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_release_that_fails_unexpectedly_frees_the_liveness_lock(lake: Path, monkeypatch: pytest.MonkeyPatch):
     lease = taken(leases_of(lake))
     with monkeypatch.context() as broken:
         broken.setattr(lease_table_of(lease), "write", breaks(KeyError("epoch")))
@@ -233,7 +231,7 @@ def test_the_table_stays_small(lake: Path, clock: FakeClock):
     assert len(list((lake / "_system" / "leases" / LOG).iterdir())) < 150
 
 
-def test_what_crashed_holders_left_is_swept_when_it_is_old(lake: Path, clock: FakeClock):
+def test_old_files_of_crashed_holders_are_swept(lake: Path, clock: FakeClock):
     lease = taken(leases_of(lake))
     with arm("lease.after_stage", "raise"), pytest.raises(Unavailable):
         lease.renew()
@@ -247,7 +245,7 @@ def test_what_crashed_holders_left_is_swept_when_it_is_old(lake: Path, clock: Fa
 
 
 def _released(lake: Path, clock: FakeClock) -> module.Leases:
-    """Wait until whoever holds the lease has been silent for long enough."""
+    """Wait until the holder has not renewed the lease for its lifetime."""
     leases = leases_of(lake, clock=clock)
     leases.row(COMPACTOR)
     clock.pass_time(seconds=TTL)
@@ -337,7 +335,7 @@ def test_whatever_the_clocks_do_an_older_epoch_cannot_commit_after_a_newer_one(
     commit_with(table, second.epoch)
 
 
-def test_a_holder_that_renews_between_the_judgement_and_the_taking_keeps_its_lease(lake: Path, elsewhere: Lease):
+def test_a_holder_that_renews_between_check_and_takeover_keeps_its_lease(lake: Path, elsewhere: Lease):
     ours = FakeClock()
     leases = leases_of(lake, clock=ours)
     leases.row(COMPACTOR)
@@ -412,7 +410,7 @@ def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_thei
     assert epochs == sorted(epochs)
     assert len({holder for _, holder, _ in committed}) == len({epoch for epoch, _, _ in committed})
     assert len(set(epochs)) > 1
-    assert not all(landed for _, _, landed in committed), "somebody must have been fenced"
+    assert not all(landed for _, _, landed in committed), "at least one commit must have been fenced"
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -426,7 +424,9 @@ def test_a_renewal_whose_answer_is_lost_is_no_takeover(lake: Path):
     lease.renew()
 
 
-def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_acquisition_that_could_not_be_synced_holds_if_it_is_in_the_table(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+):
     taken(leases_of(lake)).release()
     failures = [OSError("no sync")]
 
@@ -441,25 +441,25 @@ def test_a_taking_that_is_there_and_could_not_be_synced_is_a_taking(lake: Path, 
     assert (failures, lease.epoch) == ([], 2)
 
 
-def test_a_reader_takes_no_lease(lake: Path):
+def test_a_reader_cannot_acquire_a_lease(lake: Path):
     with refused(InvalidRequest, None, "'reader'", "'compactor'"):
         leases_of(lake).take(COMPACTOR, role=Role.READER)
     assert not (lake / "_system" / "leases").exists()
 
 
 @pytest.mark.parametrize("name", ["", "Compactor", "a b", "../x", "x" * 101])
-def test_a_name_that_makes_no_sense_is_refused(lake: Path, name: str):
+def test_an_invalid_lease_name_is_refused(lake: Path, name: str):
     with pytest.raises(InvalidRequest, match=re.escape(repr(name))):
         leases_of(lake).take(name, role=Role.ALL)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-def test_a_time_that_makes_no_sense_is_refused(lake: Path, seconds: float):
+def test_an_invalid_lifetime_is_refused(lake: Path, seconds: float):
     with pytest.raises(InvalidRequest):
         leases_of(lake).take(COMPACTOR, role=Role.ALL, ttl_seconds=seconds)
 
 
-def test_where_there_is_no_lake_there_is_no_lease(tmp_path: Path):
+def test_without_a_lake_there_is_no_lease(tmp_path: Path):
     with pytest.raises(NotFound, match="mistyped"):
         leases_of(tmp_path / "mistyped").take(COMPACTOR, role=Role.ALL)
     assert not (tmp_path / "mistyped").exists()

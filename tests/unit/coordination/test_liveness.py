@@ -19,7 +19,7 @@ sys.stdin.read()
 """
 
 
-def test_an_owner_is_live_until_it_lets_go(tmp_path: Path):
+def test_an_owner_is_live_until_it_releases_its_lock(tmp_path: Path):
     assert not is_live(tmp_path, "a")
     with LivenessLock(tmp_path / "work", "a"):
         assert is_live(tmp_path / "work", "a")
@@ -28,14 +28,14 @@ def test_an_owner_is_live_until_it_lets_go(tmp_path: Path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_letting_go_twice_is_harmless(tmp_path: Path):
+def test_a_second_release_is_harmless(tmp_path: Path):
     owner = LivenessLock(tmp_path, "a")
     owner.close()
     owner.close()
     assert not is_live(tmp_path, "a")
 
 
-def test_looking_does_not_take_the_lock(tmp_path: Path):
+def test_a_liveness_check_does_not_acquire_the_lock(tmp_path: Path):
     with LivenessLock(tmp_path, "a"):
         assert [is_live(tmp_path, "a") for _ in range(3)] == [True, True, True]
 
@@ -56,7 +56,7 @@ def test_an_owner_in_another_process_is_live_until_it_is_killed(tmp_path: Path):
     assert not (tmp_path / "child").exists()
 
 
-def test_a_sweep_takes_the_dead_and_leaves_the_living(tmp_path: Path):
+def test_a_sweep_deletes_locks_of_dead_owners_only(tmp_path: Path):
     (tmp_path / "dead").touch()
     with LivenessLock(tmp_path, "living"):
         assert sweep_dead(tmp_path) == 1
@@ -64,7 +64,7 @@ def test_a_sweep_takes_the_dead_and_leaves_the_living(tmp_path: Path):
     assert sweep_dead(tmp_path / "nothing") == 0
 
 
-def test_a_sweep_between_the_making_and_the_locking_of_a_file_does_not_hide_its_owner(
+def test_a_sweep_between_creating_and_locking_a_file_does_not_hide_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The file exists for a moment without its lock, and looks dead."""

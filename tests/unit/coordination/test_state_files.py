@@ -1,4 +1,4 @@
-"""Notes: small files beside the lease, which people may have edited."""
+"""State files: small JSON files beside the lease, which people may have edited."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +18,7 @@ def notes(tmp_path: Path) -> StateFiles:
     return StateFiles(Layout.at(tmp_path), durable=False)
 
 
-def test_no_number_is_given_twice_however_many_ask_at_once(notes: StateFiles) -> None:
+def test_concurrent_callers_never_get_the_same_cycle_number(notes: StateFiles) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(
             pool.map(lambda _: StateFiles(Layout.at(notes.folder.parents[1]), durable=False).next_cycle(), range(80))
@@ -26,7 +26,7 @@ def test_no_number_is_given_twice_however_many_ask_at_once(notes: StateFiles) ->
     assert sorted(found) == list(range(1, 81))
 
 
-def test_numbers_go_on_and_what_ran_is_remembered(notes: StateFiles) -> None:
+def test_cycle_numbers_continue_and_past_runs_are_recorded(notes: StateFiles) -> None:
     assert notes.cycles() == {}
     assert (notes.next_cycle(), notes.next_cycle(at_least=7)) == (1, 7)
     notes.ended(CYCLE, settled={"fold": "2026-11-16T10:00:00+00:00"})
@@ -54,7 +54,7 @@ def test_numbers_go_on_and_what_ran_is_remembered(notes: StateFiles) -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_a_note_of_cycles_that_makes_no_sense_is_named_and_left_as_it_is(notes: StateFiles, text: str) -> None:
+def test_an_invalid_cycles_file_is_named_and_left_unchanged(notes: StateFiles, text: str) -> None:
     notes.folder.mkdir(parents=True)
     path = notes.folder / CYCLES
     path.write_text(text)

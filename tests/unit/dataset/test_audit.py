@@ -1,4 +1,4 @@
-"""Tombstones: how many rows they hide, what the history says, and the audit record that outlives them."""
+"""Tombstones: the number of hidden rows, the history, and the audit record that outlives them."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def audit_file(lake: Lake) -> Path:
     return found
 
 
-def told(dataset: Dataset) -> list[tuple[int, str | None, str | None, int, int | None]]:
+def records_of(dataset: Dataset) -> list[tuple[int, str | None, str | None, int, int | None]]:
     return [(one.sequence, one.actor, one.reason, one.keys, one.rows) for one in records(store_of(dataset))]
 
 
@@ -46,14 +46,14 @@ def audited(entries: list[HistoryEntry]) -> list[tuple[str, str, AuditRecord]]:
 
 def cut_off(dataset: Dataset, keys: list[str], *, reason: str, actor: str | None = None) -> None:
     """Write tombstones in a process that ends between the commit and the audit record."""
-    with arm("upsert.after_commit", "raise"), pytest.raises(OSError, match="fail point"):
+    with arm("upsert.after_commit", "raise"), pytest.raises(OSError, match=r"upsert\.after_commit"):
         dataset.tombstone(keys, actor=actor, reason=reason)
 
 
 # ---- rows that match ---------------------------------------------------------------------------------------------
 
 
-def test_the_answer_counts_the_rows_that_match_and_not_the_keys(people: Dataset):
+def test_the_acknowledgement_counts_matching_rows_and_not_keys(people: Dataset):
     ack = people.tombstone(["P1", "P2", "unknown"])
     assert (ack.rows, ack.rows_matched) == (3, 2)
     assert people.tombstone(["P1"]).rows_matched == 0
@@ -81,7 +81,7 @@ def test_a_log_counts_by_subject_while_it_is_small(tmp_path: Path):
             assert log.tombstone([{"visitor": "a"}]).rows_matched == 0
 
 
-def test_a_damaged_base_file_keeps_nobody_from_hiding_rows(people: Dataset):
+def test_rows_can_be_hidden_although_a_base_file_is_damaged(people: Dataset):
     fold_by_arrow(people)
     [file] = [path for path in (people.path / "base").rglob("*.parquet") if "_delta_log" not in path.parts]
     file.write_bytes(b"x" * file.stat().st_size)
@@ -91,9 +91,9 @@ def test_a_damaged_base_file_keeps_nobody_from_hiding_rows(people: Dataset):
 # ---- audit records -----------------------------------------------------------------------------------------------
 
 
-def test_a_record_says_who_why_and_how_many_and_never_which(lake: Lake, people: Dataset):
+def test_a_record_has_actor_reason_and_counts_but_no_key(lake: Lake, people: Dataset):
     ack = people.tombstone(["P1", "P2", "unknown"], actor="dpo", reason="request 17")
-    assert told(people) == [(ack.sequence, "dpo", "request 17", 3, 2)]
+    assert records_of(people) == [(ack.sequence, "dpo", "request 17", 3, 2)]
     content = audit_file(lake).read_text()
     assert "P1" not in content and "unknown" not in content  # noqa: PT018
 
@@ -117,11 +117,11 @@ def test_the_history_shows_the_record_with_its_commit_and_alone_after_a_purge(pe
 
 def test_a_squash_writes_the_record_that_a_crash_cut_off_before_a_later_row_replaces_the_tombstone(people: Dataset):
     cut_off(people, ["P1", "P2"], actor="dpo", reason="request 17")
-    assert told(people) == []
+    assert records_of(people) == []
     people.upsert([{"id": "P1", "n": 100}])
     people.squash()
     people.squash()
-    assert told(people) == [(2, "dpo", "request 17", 2, None)]
+    assert records_of(people) == [(2, "dpo", "request 17", 2, None)]
 
 
 def test_a_missing_record_counts_the_tombstones_of_all_files_of_its_batch(tmp_path: Path):
@@ -130,28 +130,28 @@ def test_a_missing_record_counts_the_tombstones_of_all_files_of_its_batch(tmp_pa
     cut_off(people, [f"P{number}" for number in range(5)], reason="request 18")
     store = store_of(people)
     append_missing(store, store.snapshot())
-    assert told(people) == [(1, None, "request 18", 5, None)]
+    assert records_of(people) == [(1, None, "request 18", 5, None)]
 
 
-def test_what_is_folded_already_is_not_recorded_again(people: Dataset):
+def test_folded_tombstones_are_not_recorded_again(people: Dataset):
     people.tombstone(["P1"], actor="dpo")
     fold_by_arrow(people, with_prune=False)
     store = store_of(people)
     append_missing(store, store.snapshot())
-    assert len(told(people)) == 1
+    assert len(records_of(people)) == 1
 
 
-def test_a_cut_line_is_passed_over_and_the_next_record_replaces_it(lake: Lake, people: Dataset):
+def test_a_truncated_line_is_skipped_and_the_next_record_replaces_it(lake: Lake, people: Dataset):
     people.tombstone(["P1"], actor="one")
     people.tombstone(["P2"], actor="two")
     file = audit_file(lake)
     file.write_bytes(file.read_bytes()[:-9])
-    assert [one[1] for one in told(people)] == ["one"]
+    assert [one[1] for one in records_of(people)] == ["one"]
     people.tombstone(["P3"], actor="three")
-    assert [one[1] for one in told(people)] == ["one", "three"]
+    assert [one[1] for one in records_of(people)] == ["one", "three"]
     store = store_of(people)
     append_missing(store, store.snapshot())
-    assert [one[1] for one in told(people)] == ["one", "two", "three"]
+    assert [one[1] for one in records_of(people)] == ["one", "two", "three"]
 
 
 def test_a_flipped_bit_is_an_error_of_the_history_and_stops_no_squash(lake: Lake, people: Dataset):
@@ -173,4 +173,4 @@ def test_a_record_that_cannot_be_written_does_not_fail_the_tombstone(lake: Lake,
     (lake.path / "_system" / "audit").unlink()
     store = store_of(people)
     append_missing(store, store.snapshot())
-    assert told(people) == [(2, "dpo", None, 1, None)]
+    assert records_of(people) == [(2, "dpo", None, 1, None)]

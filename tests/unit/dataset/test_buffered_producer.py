@@ -1,4 +1,4 @@
-"""The buffered producer: what is acknowledged is durable, bad rows stand alone, errors reach the caller."""
+"""The buffered producer: acknowledged rows are durable, bad rows are refused alone, errors reach the caller."""
 
 import subprocess
 import sys
@@ -59,14 +59,14 @@ def test_many_bytes_are_written_at_once(log: Dataset):
         assert producer.insert(click(1, visitor="V" * 1000)).done()
 
 
-def test_what_waits_too_long_is_written_by_itself(log: Dataset):
+def test_rows_that_wait_too_long_are_flushed_in_the_background(log: Dataset):
     with log.producer(seconds=0.01) as producer:
         for turn in range(2):
             assert producer.insert(click(turn)).result(SOON_SECONDS).sequence == turn + 1
     assert log.to_arrow().num_rows == 2
 
 
-def test_a_bad_row_is_refused_by_itself_and_named_to_whoever_gave_it(log: Dataset):
+def test_a_bad_row_is_rejected_alone_and_named_in_its_own_future(log: Dataset):
     with log.producer() as producer:
         good = producer.insert(click(0))
         mixed = producer.insert([click(1), click(2, n="x"), click(3)])
@@ -79,7 +79,7 @@ def test_a_bad_row_is_refused_by_itself_and_named_to_whoever_gave_it(log: Datase
     assert as_counter(log.to_arrow()) == as_counter([click(0), click(1), click(3), click(5)])
 
 
-def test_however_many_rows_are_bad_the_rest_go_in(log: Dataset):
+def test_any_number_of_bad_rows_is_rejected_and_the_others_are_written(log: Dataset):
     with log.producer() as producer:
         futures = [producer.insert(click(n, n=n if n == 700 else "x")) for n in range(1200)]
     assert [number for number, future in enumerate(futures) if future.result().applied] == [700]
@@ -93,7 +93,7 @@ def test_if_every_row_is_bad_nothing_is_written(log: Dataset):
     assert log.status().sequence == 0
 
 
-def test_close_writes_what_waits_and_takes_no_more(log: Dataset):
+def test_close_writes_waiting_rows_and_rejects_further_inserts(log: Dataset):
     producer = log.producer()
     future = producer.insert(clicks(5))
     producer.close()
@@ -103,7 +103,7 @@ def test_close_writes_what_waits_and_takes_no_more(log: Dataset):
         producer.insert(click(1))
 
 
-def test_an_error_reaches_the_future_and_whoever_closes(lake: Lake, log: Dataset):
+def test_a_write_error_is_raised_by_the_future_and_by_close(lake: Lake, log: Dataset):
     producer = log.producer()
     future = producer.insert(click(0))
     lake.drop(NAME)
@@ -124,7 +124,7 @@ def test_an_error_of_a_full_buffer_is_raised_by_the_next_flush_once(lake: Lake, 
     producer.close()
 
 
-def test_many_threads_lose_and_double_nothing(log: Dataset):
+def test_many_threads_lose_and_duplicate_no_row(log: Dataset):
     start = threading.Barrier(4)
 
     def insert(writer: int) -> int:
@@ -144,14 +144,14 @@ def test_limits_must_be_positive(log: Dataset, given: dict[str, Any]):
         log.producer(**given)
 
 
-def test_only_logs_have_a_producer_and_nothing_is_no_row(lake: Lake, log: Dataset):
+def test_a_producer_needs_a_log_and_an_insert_needs_a_row(lake: Lake, log: Dataset):
     with pytest.raises(InvalidRequest, match="producer"):
         lake.create("a.b.keyed", "id STRING", key="id").producer()
     with log.producer() as producer, pytest.raises(InvalidRequest):
         producer.insert([])
 
 
-def test_a_process_that_closes_loses_nothing_and_one_that_does_not_can_end(log: Dataset):
+def test_close_loses_no_row_and_an_open_producer_does_not_block_exit(log: Dataset):
     script = (
         "import sys; from siltstone import Lake; from tests.support.clicks import NAME, click\n"
         "log = Lake.open(sys.argv[1]).dataset(NAME)\n"
@@ -166,7 +166,7 @@ def ack_of(rows: list[Any]) -> AppendAck:
     return AppendAck(sequence=1, rows=len(rows), applied=True, refused=())
 
 
-def test_a_future_that_somebody_gives_up_keeps_nobody_else_from_being_told() -> None:
+def test_a_cancelled_future_does_not_stop_other_acknowledgements() -> None:
     """A time limit of asyncio cancels what it waited for."""
     with Producer(ack_of, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock()) as producer:
         first = producer.insert({"a": 1})
@@ -175,7 +175,7 @@ def test_a_future_that_somebody_gives_up_keeps_nobody_else_from_being_told() -> 
         assert (first.result(timeout=5).rows, second.result(timeout=5).rows) == (1, 1)
 
 
-def test_who_is_told_of_a_failure_may_insert_the_rows_again() -> None:
+def test_a_callback_of_a_failed_future_may_insert_the_rows_again() -> None:
     calls: list[int] = []
 
     def fails_once(rows: list[Any]) -> AppendAck:

@@ -1,4 +1,4 @@
-"""Duplicates in a log, without Spark: which row survives, what hides what, and which logs are refused."""
+"""Duplicates in a log, without Spark: which row survives, tombstones, and refused logs."""
 
 import random
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def test_a_row_that_a_tombstone_hides_is_no_duplicate_of_a_later_one(lake: Lake,
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories_say_what_a_list_in_python_says(lake: Lake, seed: int) -> None:
+def test_random_histories_match_a_list_in_python(lake: Lake, seed: int) -> None:
     chance = random.Random(seed)
     log, oracle = make(lake, SURVIVORS[seed % 2])
     for number in range(20):
@@ -94,7 +94,7 @@ def test_random_histories_say_what_a_list_in_python_says(lake: Lake, seed: int) 
         (["at", "at"], ("'at'",)),
     ],
 )
-def test_columns_with_which_duplicates_would_not_meet_are_refused(
+def test_dedup_columns_that_could_separate_duplicates_are_rejected(
     lake: Lake, columns: list[str], facts: tuple[str, ...]
 ) -> None:
     with refused(InvalidRequest, None, *facts):
@@ -102,7 +102,7 @@ def test_columns_with_which_duplicates_would_not_meet_are_refused(
     assert lake.datasets() == []
 
 
-def test_what_makes_no_sense_is_refused(lake: Lake) -> None:
+def test_invalid_dedup_options_are_rejected(lake: Lake) -> None:
     with refused(InvalidRequest, None, "'newest'", "survivor"):
         create(lake, dedup_by=list(COLUMNS), survivor="newest")
     with pytest.raises(InvalidRequest, match="dedup_by"):
@@ -113,7 +113,7 @@ def test_what_makes_no_sense_is_refused(lake: Lake) -> None:
         lake.create("web.eu.floats", "at TIMESTAMP, x DOUBLE", time="at", dedup_by=["at", "x"])
 
 
-def test_a_log_says_how_it_treats_duplicates_and_another_way_is_another_log(lake: Lake) -> None:
+def test_info_shows_the_dedup_options_and_others_are_a_conflict(lake: Lake) -> None:
     log, _ = make(lake, "last")
     assert (log.info().dedup_by, log.info().survivor) == (COLUMNS, "last")
     assert make(lake, "last")[0].info().incarnation == log.info().incarnation

@@ -51,7 +51,7 @@ def as_another_user() -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("closed", ["", "_system", "_system/work", "_system/audit", "_system/datasets", "a"])
-def test_every_error_is_one_of_ours(closed: str):
+def test_every_error_in_a_denied_folder_is_a_siltstone_error(closed: str):
     with tempfile.TemporaryDirectory() as found:
         root = Path(found)
         root.chmod(0o755)

@@ -74,7 +74,7 @@ def test_a_producers_repeat_of_a_large_batch_leaves_no_file(tmp_path: Path):
 
 def test_a_batch_whose_third_file_cannot_be_written_leaves_none(tmp_path: Path):
     dataset = made(tmp_path)
-    with arm("upsert.after_stage", "raise", count=3), pytest.raises(OSError, match="fail point"):
+    with arm("upsert.after_stage", "raise", count=3), pytest.raises(OSError, match=r"upsert\.after_stage"):
         dataset.upsert([{"id": number, "n": 0} for number in range(6)])
     assert change_files(dataset) == []
     assert dataset.upsert([{"id": 1, "n": 1}]).sequence == 1

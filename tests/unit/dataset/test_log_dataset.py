@@ -1,4 +1,4 @@
-"""Log datasets without Spark: what can be created, appended, hidden and read."""
+"""Log datasets without Spark: create, append, tombstone and read."""
 
 import datetime
 import json
@@ -33,7 +33,7 @@ def log(lake: Lake) -> Dataset:
 # ---- create ------------------------------------------------------------------------------------------------------
 
 
-def test_the_stored_specification_of_a_keyed_dataset_is_what_it_always_was():
+def test_the_stored_specification_of_a_keyed_dataset_is_unchanged():
     stored = '{"format_version": 1, "key": ["id"], "kind": "keyed", "subject": ["id"]}'
     assert Spec(key=("id",), subject=("id",)).to_json() == stored
     assert Spec.from_json(stored) == Spec(key=("id",), subject=("id",))
@@ -63,7 +63,7 @@ def test_a_log_is_created_once_and_found_again(lake: Lake, log: Dataset):
     assert (info.kind, info.time, info.partition_by, info.sort_by) == ("log", "at", ("region",), ("visitor", "at"))
 
 
-def test_a_log_is_sorted_by_its_time_unless_told(lake: Lake):
+def test_a_log_is_sorted_by_its_time_by_default(lake: Lake):
     assert create(lake, sort_by=None).spec.sort_by == ("at",)
     assert create(lake, sort_by=["at"]).spec.sort_by == ("at",)
 
@@ -79,7 +79,7 @@ def test_another_specification_is_a_conflict(lake: Lake, changed: dict[str, Any]
 
 def test_a_keyed_dataset_of_that_name_is_a_conflict(lake: Lake):
     lake.create(NAME, SCHEMA, key="at")
-    with refused(Conflict, None, "keyed dataset", "log"):
+    with refused(Conflict, None, "keyed", "log"):
         create(lake)
 
 
@@ -100,7 +100,7 @@ def test_a_keyed_dataset_of_that_name_is_a_conflict(lake: Lake):
         ({"time": "at", "sort_by": "tags"}, ("'tags'",)),
     ],
 )
-def test_what_cannot_be_a_log_is_refused(tmp_path: Path, given: dict[str, Any], facts: tuple[str, ...]):
+def test_an_invalid_specification_of_a_log_is_rejected(tmp_path: Path, given: dict[str, Any], facts: tuple[str, ...]):
     schema = pa.schema([*SCHEMA, pa.field("tags", pa.list_(pa.string()))])
     with refused(InvalidRequest, None, *facts):
         Lake.open(tmp_path / "none").create(NAME, schema, **given)
@@ -163,8 +163,8 @@ def test_bad_rows_can_be_refused_one_by_one(log: Dataset):
     rows = [click(0), click(1, n="x"), click(2), click(3, at=None), "no row", click(5), click(6, color="red")]
     ack = log.append(rows, on_bad_row="skip")
     assert [found.row for found in ack.refused] == [1, 3, 4, 6]
-    reason = "column 'n': 'x' is not a long. Accepted: a whole number from -9223372036854775808 to 9223372036854775807."
-    assert ack.refused[0].reason == reason
+    reason = ack.refused[0].reason
+    assert [fact for fact in ("'n'", "'x'", "-9223372036854775808", "9223372036854775807") if fact not in reason] == []
     assert "'at'" in ack.refused[1].reason
     assert "color" in ack.refused[3].reason
     assert (ack.rows, ack.applied) == (3, True)
@@ -178,7 +178,7 @@ def test_if_every_row_is_refused_nothing_is_written(log: Dataset):
     assert log.status().sequence == 0
 
 
-def test_more_bad_rows_than_are_worth_naming_refuse_the_batch(log: Dataset):
+def test_more_bad_rows_than_the_limit_reject_the_batch(log: Dataset):
     with refused(InvalidRequest, None, "1000 rows", "row 0"):
         log.append([click(n, n="x") for n in range(MAX_REFUSED_ROWS + 1)], on_bad_row="skip")
 
@@ -190,7 +190,7 @@ def test_rows_of_arrow_are_refused_one_by_one_too(log: Dataset):
     assert log.to_arrow().num_rows == 2
 
 
-def test_what_belongs_to_the_other_kind_is_refused(lake: Lake, log: Dataset):
+def test_operations_of_the_other_kind_of_dataset_are_rejected(lake: Lake, log: Dataset):
     keyed = lake.create("a.b.keyed", "id STRING", key="id")
     for call, facts in (
         (lambda: log.upsert(clicks(1)), ("upsert",)),
@@ -207,15 +207,15 @@ def test_what_belongs_to_the_other_kind_is_refused(lake: Lake, log: Dataset):
 # ---- tombstones --------------------------------------------------------------------------------------------------
 
 
-def test_a_tombstone_hides_what_came_before_and_nothing_later(log: Dataset):
+def test_a_tombstone_hides_earlier_rows_and_no_later_ones(log: Dataset):
     log.append(clicks(10))
     ack = log.tombstone([{"visitor": "V-1"}], actor="dpo", reason="request 17")
     assert as_counter(log.to_arrow()) == as_counter([row for row in clicks(10) if row["visitor"] != "V-1"])
     log.append([click(11)])
     assert 11 in log.to_arrow().column("n").to_pylist()
     assert log.to_arrow(raw=True).num_rows == 11
-    [told] = log.tombstones()
-    assert told | {"deleted_at": None} == {
+    [shown] = log.tombstones()
+    assert shown | {"deleted_at": None} == {
         "visitor": "V-1",
         "account": None,
         "deleted_at": None,
@@ -232,7 +232,7 @@ def test_all_values_that_a_tombstone_names_must_match(log: Dataset):
     assert as_counter(log.to_arrow()) == as_counter(expected)
 
 
-def test_a_row_without_a_subject_is_hidden_by_nobody(log: Dataset):
+def test_a_row_without_a_subject_is_never_hidden(log: Dataset):
     log.append([click(0, visitor=None), click(1, visitor=None, account=None)])
     log.tombstone([{"visitor": "V-0"}, {"visitor": "V-0", "account": 0}])
     assert log.to_arrow().num_rows == 2
@@ -282,7 +282,7 @@ def test_head_returns_the_first_rows_of_to_arrow(log: Dataset):
     assert log.head(2, raw=True).column("n").to_pylist() == [0, 1]
 
 
-def test_a_log_can_be_read_as_it_was(log: Dataset):
+def test_a_log_can_be_read_at_an_earlier_sequence(log: Dataset):
     log.append(clicks(3))
     log.tombstone([{"visitor": "V-1"}])
     log.append(clicks(3, start=3))
@@ -344,7 +344,7 @@ _STEPS = st.lists(
 
 @settings(max_examples=15)
 @given(_STEPS)
-def test_the_view_is_what_the_oracle_says(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]):
+def test_the_merged_view_matches_the_oracle(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]):
     with Lake.open(tmp_path_factory.mktemp("log") / "lake") as lake:
         log, oracle = create(lake), Oracle()
         for step, given_rows in steps:
@@ -358,7 +358,7 @@ def test_the_view_is_what_the_oracle_says(tmp_path_factory: pytest.TempPathFacto
             assert log.head(1000).num_rows == len(oracle.rows)
 
 
-def test_no_clock_decides_what_is_seen(log: Dataset):
+def test_no_clock_decides_which_rows_are_visible(log: Dataset):
     """An event of tomorrow is hidden by a tombstone of today if it was appended before."""
     log.append([click(0, at=START + datetime.timedelta(days=10_000))])
     log.tombstone([{"visitor": "V-0"}])

@@ -86,7 +86,7 @@ def test_a_sweep_follows_no_link_at_any_level(lake: Lake, tmp_path: Path):
     assert sorted(tmp_path.rglob("outside*/**/*")) == before
 
 
-def test_a_sweep_keeps_a_copy_of_a_dataset_that_lies_elsewhere(lake: Lake):
+def test_a_sweep_keeps_a_copy_of_a_dataset_that_is_stored_elsewhere(lake: Lake):
     people = lake.dataset(NAME)
     copy = Path(shutil.copytree(people.path, lake.path / "a" / "b" / "copy" / HEX))
     assert lake.sweep() == []
@@ -96,7 +96,7 @@ def test_a_sweep_keeps_a_copy_of_a_dataset_that_lies_elsewhere(lake: Lake):
 
 
 @pytest.mark.parametrize("point", ["create.after_marker", "create.after_changes", "create.after_base"])
-def test_a_sweep_removes_what_an_interrupted_create_left(tmp_path: Path, point: str):
+def test_a_sweep_removes_the_folder_of_an_interrupted_create(tmp_path: Path, point: str):
     lake = Lake.open(tmp_path / "lake", settings=FAST)
     lake.create("k.e.pt", SCHEMA, key="id")
 
@@ -141,7 +141,7 @@ def test_a_create_that_was_killed_inside_a_table_blocks_neither_its_name_nor_a_b
 
 
 @pytest.mark.parametrize("other", ["data/x.parquet", f"{LOG}/{0:020d}.checkpoint.parquet", f"{LOG}/{entry_name(2)}"])
-def test_an_empty_first_entry_beside_anything_else_is_no_remains_of_a_create(lake: Lake, other: str):
+def test_an_empty_first_entry_beside_other_files_is_not_an_interrupted_create(lake: Lake, other: str):
     folder = _interrupted(lake, "a.b.new")
     (folder / "base" / LOG / entry_name(0)).write_text("")
     (folder / "base" / other).parent.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def test_an_empty_first_entry_beside_anything_else_is_no_remains_of_a_create(lak
     assert again(lake).sweep() == []
 
 
-def test_what_an_interrupted_create_of_an_older_siltstone_left_blocks_nothing(lake: Lake):
+def test_an_interrupted_create_of_an_older_siltstone_blocks_nothing(lake: Lake):
     empty = lake.create("x.y.z", SCHEMA, key="id").path
     left = Path(shutil.copytree(empty, lake.path / "a" / "b" / "new" / HEX))
     as_older_siltstone(left)
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_another_program_is_kept(lake: Lake, tmp_path: Path):
     assert len(list(lake.path.glob(f"a/b/c/*/base/_delta_log/{theirs.name}"))) == 2
 
 
-def test_a_link_that_takes_the_place_of_a_folder_which_is_deleted_is_not_followed(tmp_path: Path):
+def test_a_link_that_replaces_a_folder_during_its_deletion_is_not_followed(tmp_path: Path):
     theirs = tmp_path / "theirs"
     (theirs / "inner").mkdir(parents=True)
     (theirs / "thesis.doc").write_text("mine")
@@ -271,7 +271,7 @@ def test_a_dataset_that_a_restored_registry_does_not_name_is_kept_reported_and_a
     assert read_marker(later.path) is not None
 
 
-def test_a_registry_that_was_lost_is_made_again_from_what_is_on_disk(lake: Lake):
+def test_a_lost_registry_is_rebuilt_from_the_datasets_on_disk(lake: Lake):
     lake.create("a.b.later", SCHEMA, key="id").upsert([{"id": 7}])
     rows = {name: lake.dataset(name).to_arrow() for name in (NAME, "a.b.later")}
     shutil.rmtree(Layout.at(lake.path).registry)
@@ -302,7 +302,7 @@ def test_a_dataset_that_was_dropped_is_swept_although_a_restored_registry_does_n
     assert lake.unregistered() == []
 
 
-def test_what_cannot_be_adopted_says_why_and_stays(lake: Lake, tmp_path: Path):
+def test_a_folder_that_cannot_be_adopted_is_reported_and_kept(lake: Lake, tmp_path: Path):
     copy = saved_registry(lake, tmp_path)
     for name in ("a.b.twice", "a.b.torn"):
         lake.create(name, SCHEMA, key="id").upsert([{"id": 1}])
@@ -338,7 +338,7 @@ def behind_link(lake: Lake, tmp_path: Path, part: str) -> Path:
 
 
 @pytest.mark.parametrize("part", ["changes", "changes/data"])
-def test_a_vacuum_and_a_purge_of_what_is_behind_a_link_are_refused(lake: Lake, tmp_path: Path, part: str):
+def test_a_vacuum_and_a_purge_behind_a_link_are_rejected(lake: Lake, tmp_path: Path, part: str):
     mine = behind_link(lake, tmp_path, part)
     people = again(lake).dataset(NAME)
     for delete in (
@@ -394,7 +394,7 @@ def test_a_drop_of_a_dataset_with_a_table_behind_a_link_is_refused(lake: Lake, t
     assert [info.name for info in again(lake).datasets()] == [NAME]
 
 
-def test_presences_behind_a_link_are_not_removed(tmp_path: Path):
+def test_liveness_locks_behind_a_link_are_not_removed(tmp_path: Path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "letter").write_text("mine")

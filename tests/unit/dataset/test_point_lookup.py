@@ -1,4 +1,4 @@
-"""`Dataset.get`: rows by key, from changes and base files of any layout, with memory that follows the dataset."""
+"""`Dataset.get`: rows by key, from changes and base files of any layout, with a cache that follows the dataset."""
 
 import datetime
 import random
@@ -66,7 +66,7 @@ def test_no_keys_and_no_rows_give_an_empty_table_of_the_datasets_columns(lake_pa
         assert (found.num_rows, found.schema) == (0, SCHEMA)
 
 
-def test_only_the_columns_that_were_asked_for_come_in_that_order(lake_path: Path):
+def test_only_requested_columns_are_returned_in_that_order(lake_path: Path):
     dataset = made(lake_path, 50, group_rows=10)
     dataset.upsert([person(3, city="changed")])
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_only_the_columns_that_were_asked_for_come_in_that_order(lake_path: Path
 
 
 @pytest.mark.parametrize(("columns", "facts"), [(["nope"], ("'nope'",)), ([], ()), (["n", "n"], ())])
-def test_columns_that_are_not_there_are_refused(lake_path: Path, columns: list[str], facts: tuple[str, ...]):
+def test_unknown_columns_are_rejected(lake_path: Path, columns: list[str], facts: tuple[str, ...]):
     with refuses(InvalidRequest, None, *facts):
         made(lake_path).get(["a"], columns=columns)
 
@@ -91,8 +91,8 @@ def test_bad_keys_are_refused_as_a_tombstone_refuses_them(lake_path: Path, keys:
     assert str(refused.value) == str(also_refused.value)
 
 
-def test_too_many_keys_are_a_join(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("siltstone.dataset.dataset.MAX_LOOKUP_KEYS", 2)
+def test_too_many_keys_are_rejected_with_the_advice_to_join(lake_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("siltstone.dataset.read.point_lookup.MAX_LOOKUP_KEYS", 2)
     with pytest.raises(InvalidRequest, match="3"):
         made(lake_path).get(["a", "b", "c"])
 
@@ -107,15 +107,15 @@ def test_tombstones_hide_and_raw_shows(lake_path: Path):
     dataset = made(lake_path, 10, group_rows=4)
     dataset.upsert([person(3, city="changed"), person(20)])
     dataset.tombstone([key(3), key(4), key(20)])
-    asked = [key(3), key(4), key(5), key(20)]
-    assert ids(dataset.get(asked)) == [key(5)]
-    assert dataset.get(asked, raw=True).column("city").to_pylist() == ["changed", "city 4", "city 5", "city 6"]
+    wanted = [key(3), key(4), key(5), key(20)]
+    assert ids(dataset.get(wanted)) == [key(5)]
+    assert dataset.get(wanted, raw=True).column("city").to_pylist() == ["changed", "city 4", "city 5", "city 6"]
     dataset.upsert([person(4, city="back")])
-    assert dataset.get(asked).column("city").to_pylist() == ["back", "city 5"]
+    assert dataset.get(wanted).column("city").to_pylist() == ["back", "city 5"]
 
 
 @pytest.mark.parametrize("listed_rows", [0, 20_000], ids=["searched", "listed"])
-def test_of_many_changes_of_a_key_the_last_one_counts(
+def test_the_last_of_many_changes_of_a_key_is_returned(
     lake_path: Path, listed_rows: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lookup_module, "LISTED_ROWS", listed_rows)
@@ -190,11 +190,11 @@ def test_every_key_type_is_found_as_the_whole_view_has_it(
     fold_by_arrow(dataset, files=2, group_rows=3, **layout)
     model.fold()
     for _ in range(2):
-        for asked in ([rng.choice(kind.keys)], rng.sample(kind.keys, len(kind.keys)), list(kind.keys[:2])):
+        for wanted in ([rng.choice(kind.keys)], rng.sample(kind.keys, len(kind.keys)), list(kind.keys[:2])):
             for raw in (False, True):
-                found = dataset.get(as_dicts(kind, asked), raw=raw).to_pylist()
+                found = dataset.get(as_dicts(kind, wanted), raw=raw).to_pylist()
                 there = model.raw if raw else model.rows
-                assert plain_rows(found) == plain_rows([there[k] for k in model_keys(model, asked) if k in there])
+                assert plain_rows(found) == plain_rows([there[k] for k in model_keys(model, wanted) if k in there])
         write()
 
 
@@ -242,7 +242,7 @@ def test_a_composite_key_is_found_only_as_a_whole(lake_path: Path):
     assert found.to_pylist() == [{"region": "a", "no": 2, "x": 2}, {"region": "b", "no": 3, "x": 3}]
 
 
-def test_an_inner_field_with_the_name_of_the_key_misleads_nobody(lake_path: Path):
+def test_an_inner_field_with_the_name_of_the_key_is_not_the_key(lake_path: Path):
     schema = pa.schema([("place", pa.struct([("id", pa.string())])), pa.field("id", pa.string(), nullable=False)])
     dataset = Lake.open(lake_path, settings=FAST).create("a.b.c", schema, key="id")
     rows = [{"place": {"id": letter * 2}, "id": letter} for letter in "abcdef"]
@@ -274,15 +274,15 @@ def test_only_row_groups_that_can_hold_the_key_are_read(lake_path: Path, monkeyp
 def test_a_second_lookup_of_a_small_dataset_reads_no_file(lake_path: Path):
     dataset = made(lake_path, 100, group_rows=10)
     dataset.upsert([person(3, city="changed")])
-    asked = [key(3), key(42)]
-    expected = dataset.get(asked)
-    dataset.get(asked)
+    wanted = [key(3), key(42)]
+    expected = dataset.get(wanted)
+    dataset.get(wanted)
     for path in dataset.path.rglob("data/**/*.parquet"):
         path.rename(path.with_suffix(".away"))
-    assert dataset.get(asked).equals(expected)
+    assert dataset.get(wanted).equals(expected)
 
 
-def test_of_a_dataset_that_does_not_fit_only_keys_and_footers_stay(lake_path: Path):
+def test_only_keys_and_footers_of_a_dataset_that_does_not_fit_are_cached(lake_path: Path):
     dataset = made(lake_path, 60_000, Settings(durable=False, lookup_cache_mb=1), group_rows=4_096)
     reads = store_of(dataset).reads
     rng = random.Random(3)
@@ -290,11 +290,11 @@ def test_of_a_dataset_that_does_not_fit_only_keys_and_footers_stay(lake_path: Pa
         number = rng.randrange(60_000)
         assert dataset.get([key(number)]).column("n").to_pylist() == [number]
         assert 0 < reads.size_bytes <= reads.limit_bytes
-    kept = {part for _, _, part in cached_reads(reads)}
-    assert {part[1] for part in kept if isinstance(part, tuple)} == {("id",)}
+    parts = {part for _, _, part in cached_reads(reads)}
+    assert {part[1] for part in parts if isinstance(part, tuple)} == {("id",)}
 
 
-def test_nothing_is_kept_if_there_is_no_room(lake_path: Path):
+def test_nothing_is_cached_if_the_cache_has_no_room(lake_path: Path):
     dataset = made(lake_path, 100, NOTHING_KEPT, group_rows=10)
     dataset.upsert([person(1, city="changed")])
     assert dataset.get([key(1), key(2)]).column("city").to_pylist() == ["changed", "city 2"]
@@ -304,7 +304,7 @@ def test_nothing_is_kept_if_there_is_no_room(lake_path: Path):
 # ---- following the dataset ---------------------------------------------------------------------------------------
 
 
-def test_a_lookup_sees_what_another_handle_has_just_written(lake_path: Path):
+def test_a_lookup_sees_the_last_write_of_another_handle(lake_path: Path):
     reader, writer = made(lake_path, 20), opened(lake_path)
     for number in range(20):
         writer.upsert([person(3, n=number)])
@@ -354,11 +354,11 @@ def test_a_dropped_dataset_is_gone_and_forgotten(lake_path: Path):
         assert parts_of(handle).store.reads.size_bytes == 0
 
 
-def test_a_file_that_is_removed_between_snapshot_and_read_means_a_new_snapshot(lake_path: Path):
+def test_a_file_removed_between_snapshot_and_read_causes_a_new_snapshot(lake_path: Path):
     dataset = made(lake_path, 50)
     store = store_of(dataset)
     taken = store.snapshot()
-    fold_by_arrow(opened(lake_path))  # writes the same rows anew
+    fold_by_arrow(opened(lake_path))  # rewrites the same rows
     for file in taken.base.files:
         (dataset.path / "base" / file.path).unlink()
     first = iter([taken])
@@ -402,7 +402,7 @@ def test_threads_that_look_up_while_others_write_and_fold_see_every_acknowledged
             task.result(timeout=60)
 
 
-def test_what_get_returns_is_what_the_whole_view_has(lake_path: Path):
+def test_get_returns_the_same_rows_as_the_whole_view(lake_path: Path):
     dataset = made(lake_path, 300, files=3, group_rows=25)
     dataset.upsert(people(40, start=290))
     dataset.tombstone([key(number) for number in range(0, 300, 9)])

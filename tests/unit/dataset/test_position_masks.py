@@ -34,7 +34,7 @@ ROWS = st.sets(st.integers(0, 500))
 
 
 @given(first=ROWS, second=ROWS, other=ROWS)
-def test_masks_hide_exactly_the_given_rows_however_they_come_together(
+def test_masks_hide_exactly_the_given_rows_however_they_are_merged(
     first: set[int], second: set[int], other: set[int]
 ) -> None:
     united = united_masks(masks(7, first, "a"), pa.concat_tables([masks(7, second, "a"), masks(7, other, "b")]))

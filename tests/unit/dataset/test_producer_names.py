@@ -1,4 +1,4 @@
-"""What a producer may call itself, and how it may number its writes."""
+"""Valid names and sequence numbers of producers."""
 
 import uuid
 from pathlib import Path
@@ -31,12 +31,12 @@ def test_names_that_a_log_cannot_hold_are_refused(name: str) -> None:
         check_producer(name, 1)
 
 
-def test_half_of_it_is_refused() -> None:
+def test_a_producer_without_a_sequence_is_rejected() -> None:
     with pytest.raises(InvalidRequest):
         check_producer("p", None)
 
 
-def test_half_of_it_is_refused_for_a_frame_too(lake_path: Path) -> None:
+def test_a_sequence_without_a_producer_is_rejected_for_a_frame(lake_path: Path) -> None:
     with Lake.open(lake_path) as lake:
         dataset = create(lake)
         with pytest.raises(InvalidRequest):

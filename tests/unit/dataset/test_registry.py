@@ -77,7 +77,7 @@ def test_creating_a_different_dataset_of_that_name_conflicts(
         (5, "id", None),
     ],
 )
-def test_a_dataset_that_cannot_be_is_refused_and_nothing_is_written(
+def test_an_invalid_dataset_is_rejected_and_nothing_is_written(
     lake: Lake, schema: object, key: str | None, subject: str | None
 ):
     with pytest.raises(InvalidRequest):
@@ -85,11 +85,11 @@ def test_a_dataset_that_cannot_be_is_refused_and_nothing_is_written(
     assert not lake.path.exists()
 
 
-def test_a_key_is_required_whatever_the_schema_says(lake: Lake):
+def test_a_key_is_not_null_in_any_schema(lake: Lake):
     assert not lake.create("a.b.c", "id BIGINT, name STRING", key="id").schema.field("id").nullable
 
 
-def test_a_lake_is_not_laid_over_something_else(tmp_path: Path):
+def test_a_lake_is_not_created_over_other_files(tmp_path: Path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").touch()
     with refused(InvalidRequest, None, "thesis.doc"):
@@ -115,7 +115,7 @@ def test_a_lake_is_not_a_file(tmp_path: Path):
 # ---- sweep -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_takes_what_crashed_creates_left_and_nothing_else(lake: Lake):
+def test_a_sweep_removes_folders_of_crashed_creates_and_nothing_else(lake: Lake):
     people = lake.create("a.b.c", SCHEMA, key="id")
     people.upsert([{"id": 1}])
     orphan = people.path.parent / ("0" * 32)
@@ -129,9 +129,9 @@ def test_a_sweep_takes_what_crashed_creates_left_and_nothing_else(lake: Lake):
     assert people.to_arrow().num_rows == 1
 
 
-def test_a_sweep_leaves_what_somebody_is_making_right_now(lake: Lake):
+def test_a_sweep_keeps_the_folder_of_a_running_create(lake: Lake):
     people = lake.create("a.b.c", SCHEMA, key="id")
-    with store_of(people).presence() as owner:
+    with store_of(people).liveness_lock() as owner:
         folder = people.path.parent / owner.owner
         folder.mkdir()
         write_marker(folder, Marker(dataset="a.b.c", incarnation=owner.owner), durable=False)

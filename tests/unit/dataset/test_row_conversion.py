@@ -74,7 +74,7 @@ def test_rows_of_every_shape_become_the_same_table(shape: str):
 
 
 @pytest.mark.parametrize("rows", [None, 5, "id", b"id", object(), {1, 2}], ids=lambda rows: type(rows).__name__)
-def test_what_is_no_set_of_rows_is_refused_by_its_type(rows: object):
+def test_a_value_that_is_not_a_set_of_rows_is_rejected_by_its_type(rows: object):
     refused(rows, type(rows).__name__)
 
 
@@ -115,7 +115,7 @@ def test_names_differ_by_case():
     refused([{"ID": "x"}], "'ID'")
 
 
-def test_a_column_of_ours_is_as_unknown_as_any_other():
+def test_system_columns_are_rejected_like_unknown_columns():
     refused([{"id": "x", "_op": "D"}], "'_op'")
 
 
@@ -229,7 +229,7 @@ def test_not_a_number_stays_what_it_is_in_dicts_and_arrow():
     assert found.null_count == 0
 
 
-def test_pandas_means_null_by_its_gaps():
+def test_gaps_of_pandas_are_null():
     frame = pd.DataFrame({"id": ["x", "y"], "n": [1, None], "f": [math.nan, 1.0], "at": [pd.NaT, pd.Timestamp(NOON)]})
     found = table(frame).select(["n", "f", "at"]).to_pylist()
     assert found == [{"n": 1, "f": None, "at": None}, {"n": None, "f": 1.0, "at": NOON}]
@@ -311,7 +311,7 @@ def test_a_key_takes_at_most_a_kilobyte_and_bytes_are_what_counts(key: str, *, f
         check_keys(given, ["id"], dataset="a.b.c")
 
 
-def test_long_values_of_other_columns_are_nobodys_business():
+def test_long_values_of_columns_outside_the_key_are_accepted():
     check_keys(pa.table({"id": ["x" * 5000], "n": [1]}, schema=LOOSE), ["n"], dataset="a.b.c")
 
 
@@ -338,7 +338,7 @@ def test_a_change_row_carries_its_position_its_batch_and_its_time():
     ]
 
 
-def test_a_tombstone_carries_the_key_and_who_asked_and_nothing_else():
+def test_a_tombstone_carries_only_the_key_the_actor_and_the_reason():
     schema = change_schema(SCHEMA, ["id"])
     keys = pa.table({"id": ["x"]})
     found = change_rows(keys, op=Op.TOMBSTONE, schema=schema, batch_id="b1", written_at=NOON, actor="dpo", reason="17")

@@ -91,13 +91,13 @@ def test_a_name_with_brackets_is_a_name_if_there_is_such_a_file(tmp_path: Path):
         ("a.jsonl.gz", Format.NDJSON),
     ],
 )
-def test_the_name_tells_the_format(tmp_path: Path, name: str, expected: Format):
+def test_the_file_name_shows_the_format(tmp_path: Path, name: str, expected: Format):
     make(tmp_path, name)
     assert find_source(tmp_path / name).format is expected
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.gz"])
-def test_a_name_that_does_not_tell_needs_the_format(tmp_path: Path, name: str):
+def test_a_file_name_without_a_known_suffix_needs_the_format(tmp_path: Path, name: str):
     make(tmp_path, name)
     with pytest.raises(InvalidRequest, match=name):
         find_source(tmp_path / name)
@@ -143,7 +143,7 @@ def test_folders_directly_above_a_file_are_columns_however_it_was_named(tmp_path
     assert partition_of(file).names == ("region",)
 
 
-def test_a_folder_stands_for_null_or_for_an_escaped_value():
+def test_a_partition_folder_means_null_or_an_escaped_value():
     assert partition_value("__HIVE_DEFAULT_PARTITION__") is None
     assert partition_value("a%2Fb%3D%C3%A9 c") == "a/b=\u00e9 c"
 
@@ -226,7 +226,7 @@ def test_a_csv_header_may_start_with_a_byte_order_mark_and_hold_quotes(tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00i\x00d"])
-def test_a_csv_file_that_is_none_is_refused_by_name(tmp_path: Path, content: bytes):
+def test_a_file_that_is_not_csv_is_rejected_by_name(tmp_path: Path, content: bytes):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(BadContent):
         csv_header(tmp_path / "a.csv")
@@ -281,12 +281,12 @@ def test_a_type_that_only_widens_fits(given: pa.DataType, wanted: pa.DataType):
 
 @pytest.mark.parametrize(("given", "wanted"), MISFITS, ids=str)
 def test_a_type_that_would_have_to_be_cast_with_loss_is_refused_by_column(given: pa.DataType, wanted: pa.DataType):
-    told = check_type(pa.field("c", given), pa.field("c", wanted), dataset="a.b.c")
-    assert told is not None
-    assert "column 'c'" in told
+    reason = check_type(pa.field("c", given), pa.field("c", wanted), dataset="a.b.c")
+    assert reason is not None
+    assert "'c'" in reason
 
 
-def test_what_pandas_writes_by_default_is_told_apart_from_what_fits(tmp_path: Path):
+def test_nanosecond_times_as_pandas_writes_them_are_rejected(tmp_path: Path):
     """Its times count nanoseconds; the error says so before Spark starts."""
     rows = pa.table({"at": pa.array([0], pa.timestamp("ns"))})
     pq.write_table(rows, tmp_path / "a.parquet", version="2.6")

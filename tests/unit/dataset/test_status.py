@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield opened
 
 
-def scribbled(path: Path) -> None:
+def overwritten(path: Path) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
 
@@ -45,7 +45,7 @@ def changes(dataset: Dataset, which: int) -> str:
     return f"changes/{store_of(dataset).snapshot().unfolded[which].path}"
 
 
-@pytest.mark.parametrize("damage", [scribbled, missing, emptied])
+@pytest.mark.parametrize("damage", [overwritten, missing, emptied])
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("name", [KEYED, LOG])
 def test_a_broken_change_file_is_named_and_hides_nothing_else(
@@ -69,7 +69,7 @@ def test_a_broken_change_file_is_named_and_hides_nothing_else(
         dataset.to_arrow()
 
 
-def test_a_broken_page_is_met_by_whoever_reads_it(lake: Lake) -> None:
+def test_a_broken_page_is_found_when_it_is_read(lake: Lake) -> None:
     dataset = lake.dataset(LOG)
     broken = changes(dataset, -1)
     content = bytearray((dataset.path / broken).read_bytes())
@@ -80,7 +80,7 @@ def test_a_broken_page_is_met_by_whoever_reads_it(lake: Lake) -> None:
         dataset.to_arrow()
 
 
-@pytest.mark.parametrize("damage", [scribbled, missing, emptied])
+@pytest.mark.parametrize("damage", [overwritten, missing, emptied])
 def test_a_broken_file_of_base_is_named(lake: Lake, damage: Callable[[Path], None]) -> None:
     dataset = lake.dataset(KEYED)
     (file,) = store_of(dataset).snapshot().base.files

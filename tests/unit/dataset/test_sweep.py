@@ -1,4 +1,4 @@
-"""The sweep of a lake takes what nobody can need, and nothing else. Folders are in `test_registry`."""
+"""The sweep of a lake deletes files that no process can need, and nothing else. Folders are in `test_registry`."""
 
 import datetime
 from dataclasses import dataclass

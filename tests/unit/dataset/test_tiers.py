@@ -1,4 +1,4 @@
-"""Tiers of one dataset: changed on top of the lake's, kept with the dataset, and refused where they make no sense."""
+"""Tiers of one dataset: changed on top of the lake's, stored with the dataset, and refused where they make no sense."""
 
 import datetime
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def by_name(tiers: tuple[Tier, ...]) -> dict[str, Tier]:
     return {tier.name: tier for tier in tiers}
 
 
-def test_what_is_changed_for_a_dataset_holds_for_it_alone_and_is_kept(lake: Lake) -> None:
+def test_tier_changes_of_a_dataset_are_stored_and_apply_to_it_alone(lake: Lake) -> None:
     log, other = create(lake), create(lake, name="web.eu.others")
     assert log.tiers() == tiers_from_text("daily.min_files=8")
     log.set_tiers("daily.min_files=6; weekly.enabled=yes")
@@ -42,7 +42,7 @@ def test_what_is_changed_for_a_dataset_holds_for_it_alone_and_is_kept(lake: Lake
     assert log.tiers() == tiers_from_text("daily.min_files=8")
 
 
-def test_the_planner_goes_by_them(lake: Lake) -> None:
+def test_the_planner_uses_the_tiers_of_the_dataset(lake: Lake) -> None:
     log = create(lake)
     log.append(clicks(4))
     create(lake, name="web.eu.others")
@@ -67,9 +67,7 @@ def test_the_planner_goes_by_them(lake: Lake) -> None:
         ("daily", ("'daily'",)),
     ],
 )
-def test_what_contradicts_itself_is_refused_and_changes_nothing(
-    lake: Lake, changes: str, facts: tuple[str, ...]
-) -> None:
+def test_contradicting_tiers_are_rejected_and_change_nothing(lake: Lake, changes: str, facts: tuple[str, ...]) -> None:
     log = create(lake)
     log.set_tiers("daily.min_files=6")
     version = store_of(log).base.pin().version
@@ -86,7 +84,7 @@ def test_a_keyed_dataset_has_no_tiers(lake: Lake) -> None:
         keyed.set_tiers("daily.min_files=6")
 
 
-def test_settings_of_the_lake_that_contradict_them_later_are_told_with_the_dataset(lake: Lake) -> None:
+def test_later_lake_settings_that_contradict_are_reported_with_the_dataset(lake: Lake) -> None:
     log = create(lake)
     log.set_tiers("daily.min_files=20")
     with Lake.open(lake.path, settings=Settings(durable=False, tiers="daily.max_files=15")) as again:
@@ -97,7 +95,7 @@ def test_settings_of_the_lake_that_contradict_them_later_are_told_with_the_datas
         assert not again.plan().unreadable
 
 
-def test_saying_the_same_again_commits_nothing_and_columns_keep_what_they_say(lake: Lake) -> None:
+def test_repeated_tier_changes_commit_nothing_and_keep_column_comments(lake: Lake) -> None:
     log = create(lake)
     log.alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
     log.append([{"at": datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)}])

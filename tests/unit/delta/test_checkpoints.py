@@ -46,7 +46,7 @@ def log(table: Path, *, entries: range, checkpoints: tuple[int, ...] = (), age_h
     return table
 
 
-def kept(table: Path) -> tuple[list[int], list[int]]:
+def versions_of(table: Path) -> tuple[list[int], list[int]]:
     listing = list_log(table)
     return list(listing.entries), sorted(listing.checkpoints)
 
@@ -68,19 +68,19 @@ def test_young_entries_are_kept(tmp_path: Path):
 def test_expired_entries_and_checkpoints_below_the_newest_checkpoint_go(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(20), checkpoints=(5, 10), age_hours=2)
     assert clean(table, Retention(hours=1)) == 11
-    assert kept(table) == ([*range(10, 20)], [10])
+    assert versions_of(table) == ([*range(10, 20)], [10])
 
 
 def test_too_many_entries_are_expired_however_young(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(30), checkpoints=(5, 10, 25))
     assert clean(table, Retention(hours=100, max_entries=10)) == 11
-    assert kept(table) == ([*range(10, 30)], [10, 25])
+    assert versions_of(table) == ([*range(10, 30)], [10, 25])
 
 
 def test_the_newest_checkpoint_is_never_deleted(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(11), checkpoints=(10,), age_hours=10_000)
     clean(table, Retention(hours=0, max_entries=0))
-    assert kept(table) == ([10], [10])
+    assert versions_of(table) == ([10], [10])
 
 
 def test_cleaning_twice_cleans_once(tmp_path: Path):
@@ -92,7 +92,7 @@ def test_cleaning_twice_cleans_once(tmp_path: Path):
 def test_a_purge_forgets_everything_below_the_newest_checkpoint(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(20), checkpoints=(5, 15))
     assert forget_history(table) == 16
-    assert kept(table) == ([*range(15, 20)], [15])
+    assert versions_of(table) == ([*range(15, 20)], [15])
 
 
 @pytest.mark.parametrize("forget", [True, False])
@@ -103,10 +103,10 @@ def test_entries_of_other_programs_above_our_last_commit_stay_and_everything_bel
     for version in (7, 17, 18, 19):
         (table / LOG / entry_name(version)).write_text(VACUUM)
     assert (forget_history(table) if forget else clean(table, Retention(hours=1, max_entries=0))) == 18
-    assert kept(table) == ([17, 18, 19], [19])
+    assert versions_of(table) == ([17, 18, 19], [19])
     (table / LOG / entry_name(20)).write_text(OWN)
     assert forget_history(table) == 2
-    assert kept(table) == ([19, 20], [19])
+    assert versions_of(table) == ([19, 20], [19])
 
 
 # ---- healing ---------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_an_unreadable_checkpoint_goes_if_its_entries_are_there(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(8), checkpoints=(5,))
     spoil(table, 5)
     assert heal_checkpoint(table)
-    assert kept(table) == ([*range(8)], [])
+    assert versions_of(table) == ([*range(8)], [])
     assert not (table / LOG / LAST_CHECKPOINT).exists()
 
 
@@ -133,17 +133,17 @@ def test_an_older_sound_checkpoint_takes_the_place_of_an_unreadable_one(tmp_path
     table = log(tmp_path / "t", entries=range(3, 8), checkpoints=(3, 6))
     spoil(table, 6)
     assert heal_checkpoint(table)
-    assert kept(table) == ([*range(3, 8)], [3])
+    assert versions_of(table) == ([*range(3, 8)], [3])
 
 
 @pytest.mark.parametrize("entries", [range(5, 8), range(1, 8), range(5), range(0)])
-def test_an_unreadable_checkpoint_stays_if_anything_it_stands_for_is_gone(tmp_path: Path, entries: range):
+def test_an_unreadable_checkpoint_stays_if_an_entry_it_covers_is_missing(tmp_path: Path, entries: range):
     table = log(tmp_path / "t", entries=entries, checkpoints=(5,))
     spoil(table, 5)
-    before = kept(table)
+    before = versions_of(table)
     with refused(Corruption, Reason.DAMAGED_FILE, table):
         heal_checkpoint(table)
-    assert kept(table) == before
+    assert versions_of(table) == before
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_a_checkpoint_that_was_cleaned_since_it_was_listed_is_not_damaged(
     (table / LOG / checkpoint(4)).unlink()
     monkeypatch.setattr(upkeep, "list_log", lambda _: listing)
     heal_checkpoint(table)
-    assert kept(table) == (list(range(5, 12)), [9])
+    assert versions_of(table) == (list(range(5, 12)), [9])

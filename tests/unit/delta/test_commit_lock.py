@@ -1,4 +1,4 @@
-"""The turn orders tries and never stands in the way for long."""
+"""The commit lock orders tries and never blocks a writer for long."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.delta.commit_lock import TURN, CommitLock
+from siltstone.delta.commit_lock import LOCK_FILE, CommitLock
 
 
 def take(table: Path) -> CommitLock:
@@ -30,12 +30,12 @@ def test_the_second_waits_for_the_first(tmp_path: Path):
     assert order == ["first", "second"]
 
 
-def test_who_waits_too_long_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("siltstone.delta.commit_lock.TURN_SECONDS", 0.01)
+def test_a_writer_that_waits_too_long_commits_without_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("siltstone.delta.commit_lock.LOCK_SECONDS", 0.01)
     with take(tmp_path), take(tmp_path):
-        assert (tmp_path / TURN).exists()
+        assert (tmp_path / LOCK_FILE).exists()
 
 
-def test_a_table_that_is_not_there_has_no_turn(tmp_path: Path):
+def test_a_missing_table_has_no_commit_lock(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         take(tmp_path / "nothing")

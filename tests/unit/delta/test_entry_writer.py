@@ -63,7 +63,7 @@ def test_of_many_writers_of_one_version_exactly_one_succeeds(table: Path):
     assert names(table) == [entry_name(5)]
 
 
-def test_what_an_entry_names_is_on_disk_before_the_entry_is_there(table: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_of_an_entry_are_on_disk_before_the_entry(table: Path, monkeypatch: pytest.MonkeyPatch):
     """Files beside it are synced at the same time as the draft, by other threads; the link waits for all of them."""
     beside = [table / name for name in ("a", "b", "c")]
     for path in beside:
@@ -142,9 +142,9 @@ def test_a_commit_is_written_as_delta_has_it():
     info, add, remove, producer, sequence, version = lines(commit)
     assert (info["commitInfo"]["siltstone.commit"], info["commitInfo"]["why"]) == ("ab12", "test")
     assert info["commitInfo"]["timestamp"] == 99
-    told = info["commitInfo"]
-    assert (told["siltstone.kind"], told["siltstone.rows_removed"]) == ("fold", "2")
-    assert (told["userName"], told["siltstone.pid"]) == (getpass.getuser(), str(os.getpid()))
+    commit_info = info["commitInfo"]
+    assert (commit_info["siltstone.kind"], commit_info["siltstone.rows_removed"]) == ("fold", "2")
+    assert (commit_info["userName"], commit_info["siltstone.pid"]) == (getpass.getuser(), str(os.getpid()))
     assert add["add"] == {
         "path": "data/a.parquet",
         "partitionValues": {"_seq": "3"},
@@ -167,7 +167,7 @@ def test_a_commit_is_written_as_delta_has_it():
 
 
 @pytest.mark.parametrize("kind", CommitKind)
-def test_a_commit_that_only_moves_rows_says_so(kind: CommitKind):
+def test_a_commit_that_only_moves_rows_is_marked(kind: CommitKind):
     _, add, remove, _ = lines(Commit(kind=kind, plan_version=0, adds=(FILE,), removes=(FILE,)))
     assert add["add"]["dataChange"] is remove["remove"]["dataChange"] is not kind.moves_rows_only
 

@@ -32,7 +32,7 @@ def test_a_file_and_a_directory_are_synced(tmp_path: Path, synced: list[Path]):
     assert synced == [tmp_path / "a", tmp_path]
 
 
-def test_what_is_not_there_cannot_be_synced(tmp_path: Path):
+def test_a_missing_file_cannot_be_synced(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         sync_file(tmp_path / "nothing")
     make(tmp_path, "a")
@@ -42,7 +42,7 @@ def test_what_is_not_there_cannot_be_synced(tmp_path: Path):
 
 def test_files_are_synced_first_then_every_directory_up_to_the_root(tmp_path: Path, synced: list[Path]):
     make(tmp_path, "data/job/0/a", "data/job/0/b")
-    sync_files(tmp_path, ["data/job/0/a", "data/job/0/b"], known=set())
+    sync_files(tmp_path, ["data/job/0/a", "data/job/0/b"], synced=set())
     files, folders = synced[:2], synced[2:]
     assert set(files) == {tmp_path / "data/job/0/a", tmp_path / "data/job/0/b"}
     assert folders == [tmp_path / "data/job/0", tmp_path / "data/job", tmp_path / "data", tmp_path]
@@ -50,16 +50,16 @@ def test_files_are_synced_first_then_every_directory_up_to_the_root(tmp_path: Pa
 
 def test_nothing_above_the_root_is_touched(tmp_path: Path, synced: list[Path]):
     make(tmp_path / "t", "a")
-    sync_files(tmp_path / "t", ["a"], known=set())
+    sync_files(tmp_path / "t", ["a"], synced=set())
     assert set(synced) == {tmp_path / "t" / "a", tmp_path / "t"}
 
 
 def test_a_known_directory_is_synced_only_for_the_names_in_it(tmp_path: Path, synced: list[Path]):
     known: set[str] = set()
     make(tmp_path, "data/a", "data/b")
-    sync_files(tmp_path, ["data/a"], known=known)
+    sync_files(tmp_path, ["data/a"], synced=known)
     synced.clear()
-    sync_files(tmp_path, ["data/b"], known=known)
+    sync_files(tmp_path, ["data/b"], synced=known)
     assert synced == [tmp_path / "data/b", tmp_path / "data"]
 
 
@@ -77,7 +77,7 @@ def test_a_directory_is_known_only_after_it_was_synced(tmp_path: Path, monkeypat
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    sync_files(tmp_path, ["data/a"], known=known)
+    sync_files(tmp_path, ["data/a"], synced=known)
     assert early == []
     assert known == {"data", ""}
 
@@ -91,5 +91,5 @@ def test_a_disk_that_refuses_is_not_taken_for_synced(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="Input/output"):
-        sync_files(tmp_path, ["data/a"], known=known)
+        sync_files(tmp_path, ["data/a"], synced=known)
     assert known == set()

@@ -11,7 +11,7 @@ from tests.support.internals import leave_queue, new_tickets, report_round, wait
 
 
 class Gate:
-    """A commit that waits until it is told to go on, and remembers its groups."""
+    """A commit that waits for a signal, and records its groups."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -58,7 +58,7 @@ def test_a_quiet_queue_commits_each_batch_alone():
     assert gate.groups == [[0], [1], [2]]
 
 
-def test_what_waits_behind_a_commit_goes_together_into_the_next():
+def test_batches_that_wait_for_a_commit_share_the_next_one():
     gate = Gate()
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
@@ -67,7 +67,7 @@ def test_what_waits_behind_a_commit_goes_together_into_the_next():
     assert sorted(gate.groups[1]) == list(range(1, 10))
 
 
-def test_an_error_reaches_everybody_in_the_group_and_nobody_after_it():
+def test_an_error_reaches_every_writer_of_the_group_and_no_later_one():
     gate = Gate()
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     gate.error = Conflict("refused")
@@ -122,11 +122,11 @@ def test_a_place_is_free_again_after_an_error():
     assert queue.submit(1) == "ack 1"
 
 
-def test_callers_wake_each_other_past_those_that_left():
+def test_callers_wake_each_other_past_those_that_gave_up():
     queue: WriterQueue[int, str] = WriterQueue(lambda batches: [str(one) for one in batches], bound=50, wait_seconds=1)
     tickets = new_tickets(6)
     own, left, *_ = tickets
-    leave_queue(queue, left)  # before the round is told
+    leave_queue(queue, left)  # before the round is acknowledged
     report_round(queue, tickets, own)
     leave_queue(queue, tickets[3])  # after it, while it waits for its turn to be woken
     for ticket in (tickets[2], tickets[4], tickets[5]):
@@ -135,7 +135,7 @@ def test_callers_wake_each_other_past_those_that_left():
     assert all(ticket.is_done for ticket in tickets)
 
 
-def test_who_comes_back_does_not_wait_for_those_that_do_not(monkeypatch: pytest.MonkeyPatch):
+def test_a_returning_writer_does_not_wait_for_those_that_stay_away(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("siltstone.delta.group_commit.IDLE_SECONDS", 60.0)
     monkeypatch.setattr("siltstone.delta.group_commit.GATHER_FACTOR", 1e9)
     gate = Gate()

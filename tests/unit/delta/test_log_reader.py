@@ -70,7 +70,7 @@ def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["metaData", "protocol"])
-def test_an_action_that_says_nothing_is_damage(tmp_path: Path, kind: str):
+def test_an_empty_action_is_damage(tmp_path: Path, kind: str):
     write(tmp_path, 0, {kind: None}, {"commitInfo": {}})
     with refused(Corruption, Reason.DAMAGED_FILE, entry_name(0)):
         read_entry(tmp_path, 0)
@@ -153,7 +153,7 @@ def test_few_missing_entries_are_looked_up_whatever_a_file_is_called(tmp_path: P
     assert len(list_log(tmp_path).missing()) == MISSING_LOOKED_UP
 
 
-def test_a_log_without_checkpoints_says_so(tmp_path: Path):
+def test_the_newest_checkpoint_of_a_log_without_one_is_minus_one(tmp_path: Path):
     touch(tmp_path, entry_name(0))
     assert list_log(tmp_path).newest_checkpoint == -1
 
@@ -336,7 +336,7 @@ def test_a_table_is_there_once_it_has_a_version(tmp_path: Path, names: tuple[str
         ("data/ab12/0/.part-0.parquet.crc", "ab12"),
         ("data/ab12/0/_temporary/0/x", "ab12"),
         ("data/ab12", "ab12"),
-        ("_turn", None),
+        ("_commit_lock", None),
         ("part-0.parquet", None),
         ("other/ab12.parquet", None),
         ("data", None),

@@ -69,7 +69,7 @@ def test_only_numbers_times_and_sort_columns_stand_in_the_log():
     assert stat_columns(PEOPLE, sort=["region"], subject=[]) == ["region", "age", "salary", "born", "seen"]
 
 
-def test_a_subject_never_stands_in_the_log_even_as_a_sort_column_or_a_number():
+def test_a_subject_is_never_in_the_delta_log_even_as_a_sort_column_or_a_number():
     found = stat_columns(PEOPLE, sort=["person_id", "age"], subject=["person_id", "age"])
     assert "person_id" not in found
     assert "age" not in found
@@ -98,7 +98,7 @@ def test_a_column_of_nulls_has_a_count_and_no_limits(tmp_path: Path):
     assert found == {"numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"c": 2}}
 
 
-def test_an_empty_file_says_only_that_it_is_empty(tmp_path: Path):
+def test_statistics_of_an_empty_file_have_only_its_row_count(tmp_path: Path):
     assert statistics(tmp_path, c=pa.array([], pa.int64())) == {"numRecords": 0}
 
 
@@ -134,7 +134,7 @@ def test_whole_milliseconds_stay_as_they_are(tmp_path: Path):
     ],
     ids=["the last microsecond", "the last microsecond of UTC", "a time past 9999", "a date past 9999"],
 )
-def test_what_no_calendar_holds_has_no_limits_and_is_no_error(tmp_path: Path, array: pa.Array):
+def test_times_outside_of_the_calendar_have_no_limits_and_are_no_error(tmp_path: Path, array: pa.Array):
     assert limits(tmp_path, array) == (None, None)
 
 
@@ -275,7 +275,7 @@ def test_files_are_zstd_with_microseconds_and_without_an_arrow_schema(tmp_path: 
     assert b"ARROW:schema" not in (metadata.metadata or {})
 
 
-def test_what_was_written_is_read_back(tmp_path: Path):
+def test_written_rows_are_read_back(tmp_path: Path):
     rows = pa.table({"id": ["x", None], "wall": pa.array([1, None], pa.timestamp("us")), "n": [1.5, float("inf")]})
     write_file(rows, tmp_path / "f.parquet", key=["id"])
     assert pq.ParquetFile(tmp_path / "f.parquet").read().equals(rows)

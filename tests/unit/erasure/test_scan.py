@@ -97,7 +97,7 @@ def test_a_member_name_counts_as_a_text(tmp_path: Path):
     assert ("0.json", How.DECODED, f"txn.{VALUE}") in seen(scan(tmp_path, [VALUE]))
 
 
-def test_a_line_that_is_not_json_is_still_looked_at(tmp_path: Path):
+def test_a_line_that_is_not_json_is_searched_too(tmp_path: Path):
     (tmp_path / "0.json").write_text('{"add":\n{"broken ' + VALUE)
     assert ("0.json", How.RAW, None) in seen(scan(tmp_path, [VALUE]))
 
@@ -131,12 +131,12 @@ def test_a_text_beyond_the_first_batch_is_found(tmp_path: Path):
 
 
 @pytest.mark.parametrize("values", [[], [""], ["x", ""]])
-def test_nothing_to_look_for_is_refused(tmp_path: Path, values: list[str]):
+def test_a_scan_without_a_text_is_refused(tmp_path: Path, values: list[str]):
     with pytest.raises(InvalidRequest):
         scan(tmp_path, values)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+def test_a_missing_folder_is_refused(tmp_path: Path):
     with pytest.raises(InvalidRequest, match="nowhere"):
         scan(tmp_path / "nowhere", [VALUE])
 

@@ -1,4 +1,4 @@
-"""What a process has appended and not projected yet: which of it is overlaid on a projection, and when it is of no use."""
+"""Pending commits of a process: which of them are overlaid on a projection, and when they are dropped."""
 
 from siltstone.eventlog.event_store import AppendPlan
 from siltstone.eventlog.events import Indexed
@@ -6,7 +6,7 @@ from siltstone.eventlog.pending_commits import Backlog, PendingCommits
 from tests.support.histories import received
 
 
-def found(index: int) -> AppendPlan:
+def plan_of(index: int) -> AppendPlan:
     plan = AppendPlan.empty()
     plan.new.append(Indexed(index=index, event=received(f"b{index}")))
     return plan
@@ -18,13 +18,13 @@ def indexes(over: list[AppendPlan] | None) -> list[list[int]] | None:
 
 def test_commits_in_a_row_are_one_range_until_it_is_projected() -> None:
     pending = PendingCommits()
-    pending.add(5, found(1), "a")
-    pending.add(6, found(2), "b")
+    pending.add(5, plan_of(1), "a")
+    pending.add(6, plan_of(2), "b")
     first = pending.oldest(until=6)
     assert first is not None
     assert (first.start, first.end, first.commit_id, pending.backlog) == (5, 6, "b", Backlog(commits=2, events=2))
     pending.add(7, AppendPlan.empty(), "moves rows only")
-    pending.add(8, found(3), "c")
+    pending.add(8, plan_of(3), "c")
     assert (first.end, pending.backlog, pending.until) == (6, Backlog(commits=4, events=3), 8)
     assert indexes(pending.over(4, until=8)) == [[1, 2], [3]]
     assert indexes(pending.over(6, until=8)) == [[3]]
@@ -33,22 +33,22 @@ def test_commits_in_a_row_are_one_range_until_it_is_projected() -> None:
     assert pending.oldest(until=6) is None, "a flush of what was there does not go on with what has come since"
 
 
-def test_a_projection_below_between_or_a_table_above_them_is_not_answered_from_memory() -> None:
+def test_plans_are_returned_only_if_they_cover_every_version() -> None:
     pending = PendingCommits()
     assert pending.over(3, until=3) == []
     assert pending.over(3, until=4) is None
-    pending.add(5, found(1), "a")
-    pending.add(6, found(2), "b")
+    pending.add(5, plan_of(1), "a")
+    pending.add(6, plan_of(2), "b")
     assert pending.over(3, until=6) is None, "version 4 is missing"
     assert pending.over(4, until=7) is None, "version 7 is missing"
     assert pending.over(5, until=6) is None, "the projection has a part of the first"
     assert pending.over(6, until=6) == []
 
 
-def test_a_gap_makes_what_lies_before_it_useless() -> None:
+def test_a_gap_drops_all_older_ranges() -> None:
     pending = PendingCommits()
-    pending.add(5, found(1), "a")
-    pending.add(8, found(4), "d")
+    pending.add(5, plan_of(1), "a")
+    pending.add(8, plan_of(4), "d")
     assert indexes(pending.over(7, until=8)) == [[4]]
     assert pending.over(4, until=8) is None
     pending.clear()
@@ -56,7 +56,7 @@ def test_a_gap_makes_what_lies_before_it_useless() -> None:
     assert pending.until is None
 
 
-def test_many_commits_are_a_backlog_and_so_are_many_events() -> None:
+def test_a_backlog_is_reached_by_commits_or_by_events() -> None:
     bound = Backlog(commits=2, events=10)
     assert [Backlog(commits=c, events=e).reaches(bound) for c, e in ((1, 9), (2, 2), (1, 10))] == [False, True, True]
     assert bound.times(4) == Backlog(commits=8, events=40)

@@ -1,4 +1,4 @@
-"""Opening a SQLite log or projection while somebody else has it."""
+"""Opening a SQLite log or projection while another process has it locked."""
 
 import sqlite3
 import threading
@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine
 
 from siltstone.errors import Unavailable
-from siltstone.eventlog import sql_backend as database
-from siltstone.eventlog.sql_backend import open_projection
+from siltstone.eventlog import database
+from siltstone.eventlog.database import open_projection
 
 
 def without_waiting(url: URL, *, connect_args: dict[str, object], **options: Any) -> Engine:  # noqa: ANN401
@@ -25,14 +25,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(path: Path) -> sqlite3.Connection:
-    """Somebody who is making the database, and holds it for himself meanwhile."""
+    """Another process that creates the database and holds its lock meanwhile."""
     held = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     held.execute("CREATE TABLE made (x)")
     held.execute("BEGIN EXCLUSIVE")
     return held
 
 
-def test_who_opens_a_database_waits_for_who_is_making_it(
+def test_opening_a_database_waits_for_the_process_that_creates_it(
     path: Path, holder: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = threading.Event()
@@ -44,11 +44,11 @@ def test_who_opens_a_database_waits_for_who_is_making_it(
 
     monkeypatch.setattr(time, "sleep", pause)
 
-    def let_go() -> None:
+    def release() -> None:
         refused.wait(30)
         holder.close()
 
-    threading.Thread(target=let_go).start()
+    threading.Thread(target=release).start()
     monkeypatch.setattr(database, "create_engine", without_waiting)  # as SQLite itself does not wait at this place
     opened = open_projection(path)
     with opened.reading() as connection:
@@ -57,7 +57,7 @@ def test_who_opens_a_database_waits_for_who_is_making_it(
     assert refused.is_set()
 
 
-def test_a_database_that_stays_taken_is_unavailable(
+def test_a_database_that_stays_locked_is_unavailable(
     path: Path, holder: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0)

@@ -1,4 +1,4 @@
-"""Forked children of a process that uses a lake: refused in a sentence, and holding no lock of their parent."""
+"""Forked children of a process that uses a lake: refused with an error, and without locks of their parent."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import LivenessLock, is_live, is_locked
-from siltstone.delta.commit_lock import TURN, CommitLock
+from siltstone.delta.commit_lock import LOCK_FILE, CommitLock
 from siltstone.errors import Unavailable
 from siltstone.lake import Lake
 from siltstone.spark.scratch import Scratch
@@ -26,9 +26,12 @@ import os, sys, time
 from pathlib import Path
 from siltstone.coordination.liveness import LivenessLock
 held = LivenessLock(Path(sys.argv[1]), "holder")
+signal_read, signal_write = os.pipe()
 child = os.fork()
 if child == 0:
+    os.write(signal_write, b"x")  # the handlers of the fork have run
     time.sleep(600)
+os.read(signal_read, 1)
 print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -112,10 +115,10 @@ def test_a_child_does_not_keep_the_lock_of_a_dead_holder(tmp_path: Path):
 
 
 def test_a_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path):
-    with LivenessLock(tmp_path, "owner") as presence, Scratch(Settings(scratch_dir=str(tmp_path))) as scratch:
+    with LivenessLock(tmp_path, "owner") as lock, Scratch(Settings(scratch_dir=str(tmp_path))) as scratch:
 
         def close() -> None:
-            presence.close()
+            lock.close()
             scratch.close()
 
         assert forked(close) == DONE
@@ -123,18 +126,18 @@ def test_a_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path):
         assert scratch.folder.is_dir()
 
 
-def test_a_child_does_not_keep_the_turn(tmp_path: Path):
-    said, says = os.pipe()
+def test_a_child_does_not_keep_the_commit_lock(tmp_path: Path):
+    signal_read, signal_write = os.pipe()
     with CommitLock(tmp_path, clock=SystemClock()):
         child = os.fork()
         if child == 0:
-            os.write(says, b"x")
+            os.write(signal_write, b"x")
             signal.pause()
-        os.read(said, 1)  # the child runs
+        os.read(signal_read, 1)  # the child runs
     try:
-        assert not is_locked(tmp_path / TURN, fcntl.LOCK_EX)
+        assert not is_locked(tmp_path / LOCK_FILE, fcntl.LOCK_EX)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(said)
-        os.close(says)
+        os.close(signal_read)
+        os.close(signal_write)

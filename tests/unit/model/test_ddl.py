@@ -42,7 +42,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("text", TYPES)
-def test_a_type_in_sparks_words_is_understood(text: str):
+def test_spark_type_names_are_parsed(text: str):
     schema = parse_ddl(f"c {text}")
     assert schema.field("c").type == TYPES[text]
     assert canonical(schema) == schema
@@ -56,7 +56,7 @@ def test_columns_keep_their_order_names_and_nullability():
     assert [field.nullable for field in schema] == [False, True, False, True]
 
 
-def test_what_is_inside_a_column_may_always_be_null():
+def test_nested_values_are_always_nullable():
     with refuses(InvalidRequest, None, "'s'", "NULL"):
         parse_ddl("id STRING, s STRUCT<a: INT NOT NULL>")
     given = pa.schema([("s", pa.struct([pa.field("a", pa.int64(), nullable=False)]))])
@@ -130,7 +130,7 @@ NOT_SUPPORTED = {
 
 
 @pytest.mark.parametrize("text", NOT_SUPPORTED)
-def test_what_a_dataset_does_not_store_is_refused_by_name(text: str):
+def test_an_unsupported_type_is_refused_by_name(text: str):
     with pytest.raises(InvalidRequest) as refused:
         parse_ddl(text)
     assert "'c'" in str(refused.value)

@@ -10,17 +10,24 @@ from tests.support.refusals import refused
     ("role", "writes", "compacts"),
     [(Role.ALL, True, True), (Role.COMPACTOR, False, True), (Role.READER, False, False)],
 )
-def test_what_each_role_may_do(role: Role, writes: bool, compacts: bool):  # noqa: FBT001
+def test_the_permissions_of_each_role(role: Role, writes: bool, compacts: bool):  # noqa: FBT001
     assert (may_write(role), may_compact(role)) == (writes, compacts)
 
 
-def test_a_reader_that_is_told_to_compact_is_told_what_to_do_instead():
+def test_a_role_given_as_text_has_the_same_permissions():
+    with refused(InvalidRequest, None, "'reader'"):
+        check_may_compact("reader")  # type: ignore[arg-type]
+    with refused(InvalidRequest, None, "'reader'"):
+        check_may_write("reader")  # type: ignore[arg-type]
+
+
+def test_a_compaction_in_the_role_reader_is_refused_with_advice():
     with refused(InvalidRequest, None, "'reader'", "'compactor'", "'all'", "SILT_ROLE"):
         check_may_compact(Role.READER)
     check_may_compact(Role.COMPACTOR)
 
 
-def test_a_compactor_that_is_told_to_write_is_told_what_to_do_instead():
+def test_a_write_in_the_role_compactor_is_refused_with_advice():
     with refused(InvalidRequest, None, "'compactor'", "upsert"):
         check_may_write(Role.COMPACTOR, doing="upsert")
     check_may_write(Role.ALL)

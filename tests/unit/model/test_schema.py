@@ -205,7 +205,7 @@ def test_the_fingerprint_is_the_documented_hash():
     assert fingerprint(schema) == hashlib.sha256(b"id:string:false\nn:long:true").hexdigest()[:32]
 
 
-def test_the_fingerprint_tells_names_types_and_nullability_apart_and_nothing_else():
+def test_the_fingerprint_depends_on_names_types_and_nullability_alone():
     base = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.int64())])
     same = [pa.schema(list(reversed(list(base)))), base.with_metadata({"x": "y"})]
     other = [

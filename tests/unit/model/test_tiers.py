@@ -1,4 +1,4 @@
-"""Tiers: what they are by default, how they are changed, and what is refused."""
+"""Tiers: defaults, changes and refusals."""
 
 import json
 from dataclasses import replace

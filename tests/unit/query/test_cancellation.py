@@ -1,4 +1,4 @@
-"""Cancellation: one worker thread for many questions, errors come back, Ctrl-C and time limits end what runs."""
+"""Cancellation: one worker thread for many queries, errors are passed on, Ctrl-C and time limits end a running query."""
 
 import contextlib
 import itertools
@@ -27,7 +27,8 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "silt-query-worker"]
 
 
-def nobody() -> None:
+def unused() -> None:
+    """Fail if it is called."""
     raise AssertionError("nothing was to be interrupted")
 
 
@@ -35,12 +36,12 @@ def patient() -> None:
     return None
 
 
-PATIENTLY: dict[str, Any] = {"interrupt": nobody, "give_up": patient}
+PATIENTLY: dict[str, Any] = {"interrupt": unused, "give_up": patient}
 
 
 def test_work_is_done_by_one_thread_that_waits_for_more():
     executor = InterruptibleExecutor()
-    found = {executor.run(threading.get_ident, interrupt=nobody, give_up=patient) for _ in range(5)}
+    found = {executor.run(threading.get_ident, interrupt=unused, give_up=patient) for _ in range(5)}
     assert len(found) == 1
     assert threading.get_ident() not in found
 
@@ -49,13 +50,13 @@ def test_jobs_of_several_callers_never_wait_for_each_other():
     executor, callers = InterruptibleExecutor(), 4
     for _ in range(20):
         together = threading.Barrier(callers)  # broken unless all jobs run at once
-        asked = [
+        running = [
             threading.Thread(target=executor.run, args=(partial(together.wait, 10),), kwargs=PATIENTLY)
             for _ in range(callers)
         ]
-        for one in asked:
+        for one in running:
             one.start()
-        for one in asked:
+        for one in running:
             one.join(timeout=20)
         assert not together.broken
 
@@ -85,9 +86,9 @@ def test_a_caller_that_gives_up_leaves_the_work_behind():
         ends.wait(timeout=60)
 
     with pytest.raises(TimeoutError, match="given up"):
-        executor.run(work, interrupt=nobody, give_up=lambda: TimeoutError("given up") if began.is_set() else None)
+        executor.run(work, interrupt=unused, give_up=lambda: TimeoutError("given up") if began.is_set() else None)
     assert not ends.is_set()
-    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
+    assert executor.run(lambda: 7, interrupt=unused, give_up=patient) == 7
     ends.set()
 
 
@@ -102,10 +103,10 @@ def test_a_stream_comes_in_order_from_one_thread_and_ends_with_its_reader():
     assert list(stream_from_thread(make, end=ended.set, give_up=patient)) == list(range(1_000))
     assert (len(threads), threading.get_ident() in threads, ended.is_set()) == (1, False, True)
 
-    made = stream_from_thread(itertools.count, end=nobody, give_up=patient)
+    made = stream_from_thread(itertools.count, end=unused, give_up=patient)
     assert [next(made), next(made)] == [0, 1]
     with pytest.raises(AssertionError):
-        made.close()  # type: ignore[attr-defined]  # it calls end, which is nobody here
+        made.close()  # type: ignore[attr-defined]  # it calls `end`, which raises
 
     def broken() -> Iterator[int]:
         yield 1
@@ -128,38 +129,38 @@ def test_a_stream_whose_maker_is_stuck_is_given_up():
         next(stream_from_thread(make, end=stuck.set, give_up=lambda: TimeoutError("given up")))
 
 
-def test_what_work_raises_is_raised_and_the_thread_goes_on():
+def test_an_error_of_the_work_is_raised_and_the_thread_goes_on():
     executor = InterruptibleExecutor()
-    first = executor.run(threading.get_ident, interrupt=nobody, give_up=patient)
+    first = executor.run(threading.get_ident, interrupt=unused, give_up=patient)
     with pytest.raises(ZeroDivisionError):
-        executor.run(lambda: 1 // 0, interrupt=nobody, give_up=patient)
+        executor.run(lambda: 1 // 0, interrupt=unused, give_up=patient)
 
     def late() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        executor.run(late, interrupt=nobody, give_up=patient)
-    assert executor.run(threading.get_ident, interrupt=nobody, give_up=patient) == first
+        executor.run(late, interrupt=unused, give_up=patient)
+    assert executor.run(threading.get_ident, interrupt=unused, give_up=patient) == first
 
 
 def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.01)
     executor = InterruptibleExecutor()
-    worker = executor.run(threading.current_thread, interrupt=nobody, give_up=patient)
+    worker = executor.run(threading.current_thread, interrupt=unused, give_up=patient)
     worker.join(timeout=10)
     assert not worker.is_alive()
-    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
+    assert executor.run(lambda: 7, interrupt=unused, give_up=patient) == 7
 
 
 @pytest.fixture
-def hears_ctrl_c() -> Iterator[None]:
+def accepts_ctrl_c() -> Iterator[None]:
     """A job of a shell may have been started without."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.usefixtures("accepts_ctrl_c")
 @pytest.mark.parametrize("wait_seconds", [0.0, 0.001, 0.05])
 def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
     executor, ended = InterruptibleExecutor(), threading.Event()
@@ -179,7 +180,7 @@ def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: i
     """Raise before the n-th line that the main thread runs in the module, as a signal may."""
     monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.05)
     executor, lines = InterruptibleExecutor(), [0]
-    executor.run(lambda: 1, interrupt=nobody, give_up=patient)
+    executor.run(lambda: 1, interrupt=unused, give_up=patient)
 
     def step(frame: FrameType, event: str, _: object) -> TraceFunction | None:
         if frame.f_code.co_filename != cancellation.__file__:
@@ -201,15 +202,15 @@ def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: i
     while (left := workers()) and time.monotonic() < until:
         time.sleep(0.01)
     assert left == []
-    assert executor.run(lambda: 7, interrupt=nobody, give_up=patient) == 7
+    assert executor.run(lambda: 7, interrupt=unused, give_up=patient) == 7
 
 
-def test_nothing_of_a_job_that_is_done_is_kept():
+def test_nothing_of_a_finished_job_stays_referenced():
     class Rows:
         pass
 
     executor = InterruptibleExecutor()
-    rows = executor.run(Rows, interrupt=nobody, give_up=patient)
+    rows = executor.run(Rows, interrupt=unused, give_up=patient)
     gone = weakref.ref(rows)
     del rows
     until = time.monotonic() + 10
@@ -231,7 +232,7 @@ def test_an_engine_is_interrupted_from_its_time_limit_until_it_returns_and_never
         assert made >= 3
         time.sleep(0.2)
         assert len(calls) == made
-        with refused(Unavailable, Reason.TIME_LIMIT, "0.05 s"), query.interruptible(nobody):
+        with refused(Unavailable, Reason.TIME_LIMIT, "0.05 s"), query.interruptible(unused):
             pytest.fail("a query that has ended was run")
 
 
@@ -253,8 +254,8 @@ def test_an_abandoned_query_blocks_a_close_only_while_its_engine_reads_the_memor
     blocks = [query.blocks_close]
     query.abandon()
     blocks.append(query.blocks_close)
-    with query.interruptible(nobody):
+    with query.interruptible(unused):
         blocks.append(query.blocks_close)
-    with query.interruptible(nobody, in_process=True):
+    with query.interruptible(unused, in_process=True):
         blocks.append(query.blocks_close)
     assert blocks == [True, False, False, True]

@@ -1,4 +1,4 @@
-"""Misspelt columns are found from schemas alone; a name that might mean something is left to the engine."""
+"""Misspelt columns are found from schemas alone; a name that may be a column is left to the engine."""
 
 import pytest
 from sqlglot import exp
@@ -52,7 +52,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("text", KNOWN)
-def test_a_name_that_may_mean_something_passes(text: str):
+def test_a_name_that_may_be_a_column_passes(text: str):
     check(text)
 
 
@@ -74,6 +74,6 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("text", UNKNOWN)
-def test_a_misspelt_column_is_named_with_those_like_it(text: str):
+def test_a_misspelt_column_is_reported_with_similar_names(text: str):
     with refused(InvalidRequest, None, *UNKNOWN[text]):
         check(text)

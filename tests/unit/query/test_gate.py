@@ -1,4 +1,4 @@
-"""What the gate lets through, and what Spark is asked then."""
+"""Queries that the gate admits, and the text that it writes for Spark."""
 
 import pytest
 from sqlglot import exp
@@ -12,7 +12,6 @@ from siltstone.query.gate.syntax import MAX_TERMS, check_syntax
 from siltstone.query.gate.tokenizer import tokenize
 from siltstone.query.gate.tree_comparison import check_same
 from tests.support.refusals import refused
-from tests.support.refusals import refused as refuses
 
 
 def named(text: str, *, catalog: str | None = None, schema: str | None = None) -> list[str]:
@@ -195,7 +194,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("one", "other"), OTHERS)
-def test_a_rewrite_with_another_meaning_is_found_by_its_tree(one: str, other: str):
+def test_a_rewrite_with_another_meaning_has_another_tree(one: str, other: str):
     assert is_same(one, one)
     assert is_same(other, other)
     assert not is_same(one, other)
@@ -213,19 +212,19 @@ def test_a_query_is_refused_if_its_rewrite_would_mean_something_else(monkeypatch
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_spark_is_asked_in_words_that_can_be_read_in_one_way_only(text: str):
+def test_the_text_for_spark_can_be_parsed_in_one_way_only(text: str):
     assert for_spark(admit(text)) == WRITTEN[text]
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_what_was_normalised_is_admitted_again_and_stays_as_it_is(text: str):
+def test_a_normalised_text_is_admitted_again_unchanged(text: str):
     once = admit(text)
     again = admit(once.normalised)
     assert again.normalised == once.normalised
     assert again.references == once.references
 
 
-def test_spacing_comments_and_case_of_keywords_make_no_other_question():
+def test_spacing_comments_and_case_of_keywords_do_not_change_the_query():
     plain = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'X' GROUP BY a")
     same = admit('select  a,COUNT( * )\n-- comment\nfrom crm . sales.`t` t where b == "X" group /* x */ by a ;')
     other = admit("SELECT a, count(*) FROM crm.sales.t WHERE b = 'x' GROUP BY a")
@@ -258,7 +257,7 @@ def test_references_come_once_and_in_the_order_of_the_text():
     ]
 
 
-def test_functions_and_what_changes_by_itself_are_named():
+def test_functions_and_volatile_names_are_listed():
     admitted = admit("SELECT COUNT(*), extract(YEAR FROM a), now(), CURRENT_DATE FROM crm.sales.t")
     assert admitted.functions == {"count", "extract", "now", "current_date"}
     assert admitted.volatile == {"now", "current_date"}
@@ -333,12 +332,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_refusal_says_what_and_where_in_plain_words(text: str, caplog: pytest.LogCaptureFixture):
-    with refuses(InvalidRequest, None, *REFUSED[text]) as refused:
+def test_a_rejection_names_the_part_and_its_position_in_plain_words(text: str, caplog: pytest.LogCaptureFixture):
+    with refused(InvalidRequest, None, *REFUSED[text]) as raised:
         admit(text)
-    said = str(refused.value)
-    assert not [word for word in ("sqlglot", "Token", "class ", "Required keyword", "Expr") if word in said]
-    assert said.endswith(".")
+    message = str(raised.value)
+    assert not [word for word in ("sqlglot", "Token", "class ", "Required keyword", "Expr") if word in message]
+    assert message.endswith(".")
     assert caplog.records == []
 
 
@@ -357,18 +356,18 @@ def test_a_query_has_a_bounded_length_depth_and_number_of_terms():
     assert "8999" in admit(f"SELECT a IN ({', '.join(map(str, range(9_000)))})").normalised
 
 
-def test_half_a_character_is_refused_with_its_place():
+def test_an_unpaired_surrogate_is_rejected_with_its_position():
     with refused(InvalidRequest, None, " 9 "):
         admit("SELECT '\ud800' AS x")
 
 
-def test_a_known_text_is_not_read_again():
+def test_a_cached_text_is_not_parsed_again():
     first, second = admit("SELECT :a", parameters={"a": 1}), admit("SELECT :a", parameters={"a": 2})
     assert second.tree is first.tree
     assert (first.parameters, second.parameters) == ({"a": 1}, {"a": 2})
 
 
-def test_a_text_that_was_read_is_not_read_again():
+def test_a_long_text_is_cached_by_text_and_default_catalog():
     text = f"SELECT n FROM crm.sales.t WHERE n = :value -- {'x' * 10_000}"
     first = admit(text, parameters={"value": 1})
     again = admit(text, parameters={"value": 2})
@@ -377,7 +376,7 @@ def test_a_text_that_was_read_is_not_read_again():
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_writing_a_query_leaves_its_tree_as_it_is(text: str):
+def test_writing_a_query_does_not_change_its_tree(text: str):
     """Trees are cached and written by several threads at once."""
     checked = admit(text).checked
     before = repr(checked)
@@ -389,5 +388,5 @@ def test_text_in_a_tree_is_rejected_where_it_would_be_written_without_quotes():
     tree = exp.select(exp.Column(this=exp.Identifier(this="a")))
     check_syntax(tree)
     for node in (exp.Alias(this=exp.Null(), alias="x; y"), exp.Tuple(expressions=["x; y"]), exp.Cast(this="x; y")):
-        with refused(InvalidRequest, None, "not allowed"):
+        with refused(InvalidRequest, None, "docs/sql.md"):
             check_syntax(exp.Select(expressions=[node]))

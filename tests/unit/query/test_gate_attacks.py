@@ -1,4 +1,4 @@
-"""An attack suite: whatever is not a question about the lake's datasets is refused by the gate itself, before any engine."""
+"""An attack suite: the gate refuses every text but a query of the lake's datasets, before any engine runs."""
 
 import random
 import re
@@ -729,10 +729,10 @@ def lines(block: str) -> list[str]:
 def refused(text: str) -> str:
     with pytest.raises(InvalidRequest) as error:
         admit(text, parameters={"x": 1, "t": 1} if ":" in text and "::" not in text else None)
-    said = str(error.value)
-    assert said.endswith(".")
-    assert "sqlglot" not in said
-    return said
+    message = str(error.value)
+    assert message.endswith(".")
+    assert "sqlglot" not in message
+    return message
 
 
 @pytest.mark.parametrize("text", [*lines(STATEMENTS), *MORE_STATEMENTS])
@@ -751,7 +751,7 @@ def test_expressions_that_reach_beyond_the_rows_or_cannot_be_read_are_refused(ex
 
 
 @pytest.mark.parametrize("expression", lines(EXPRESSIONS))
-def test_they_are_refused_wherever_they_stand(expression: str):
+def test_such_expressions_are_refused_in_every_clause(expression: str):
     for text in (
         f"SELECT 1 FROM {T} t WHERE ({expression}\n) IS NULL",
         f"SELECT 1 FROM {T} t ORDER BY ({expression}\n)",
@@ -761,7 +761,7 @@ def test_they_are_refused_wherever_they_stand(expression: str):
 
 
 @pytest.mark.parametrize("expression", ACCEPTED_EXPRESSIONS)
-def test_their_harmless_neighbours_are_not(expression: str):
+def test_similar_harmless_expressions_pass(expression: str):
     assert [str(source) for source in admit(f"SELECT {expression}\n FROM {T} t").references] == [T]
 
 
@@ -793,16 +793,16 @@ LOOKALIKES = [
 
 
 @pytest.mark.parametrize("text", LOOKALIKES)
-def test_text_that_only_looks_like_a_dataset_is_left_alone(text: str):
+def test_text_that_only_looks_like_a_dataset_is_not_a_reference(text: str):
     assert [str(source) for source in admit(text).references] == ["crm.sales.t"]
 
 
-def test_no_engine_replaces_anything_in_what_is_written():
+def test_the_text_for_spark_has_nothing_that_an_engine_substitutes():
     admitted = admit("SELECT '${env:HOME}', r'$$', \"${spark.x}\", :p AS `a$b`", parameters={"p": "${env:HOME}"})
     assert "$" not in spark_text(admitted, {}, common=str).replace("`a$b`", "")
 
 
-def test_a_parameter_is_no_name_and_no_text():
+def test_a_parameter_value_stays_one_string_literal():
     for value in ("x; DROP TABLE y", "' OR '1'='1", "\\' OR 1 -- ", "`", "\n--", "*/", "${env:HOME}", "\x00", "\\"):
         admitted = admit(f"SELECT a FROM {T} WHERE a = :p", parameters={"p": value})
         sent = spark_text(admitted, {admitted.references[0]: "v"}, common=str)
@@ -832,7 +832,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_depth_costs_a_refusal_and_no_time(kind: str):
+def test_deep_nesting_is_refused_quickly(kind: str):
     before, inner, after = DEEP[kind]
     began = time.process_time()
     for depth in (15, 200, 5_000):
@@ -866,7 +866,7 @@ def test_depth_costs_a_refusal_and_no_time(kind: str):
     ],
     ids=range(18),
 )
-def test_long_texts_of_one_kind_end_soon(text: str):
+def test_long_repetitive_texts_are_checked_quickly(text: str):
     began = time.process_time()
     with suppress(InvalidRequest):
         admit(text)

@@ -1,4 +1,4 @@
-"""Values of parameters: what is bound is the value in its plain class, never what an object says of itself. No Spark."""
+"""Values of parameters are bound in their plain class, never by the text form of an object. No Spark."""
 
 import datetime
 import enum
@@ -100,6 +100,6 @@ def test_a_value_that_cannot_be_bound_is_refused_by_name(value: object, facts: t
     assert ":p" in str(raised.value)
 
 
-def test_a_parameter_without_a_value_is_told_with_its_place():
+def test_a_parameter_without_a_value_is_reported_with_its_position():
     with refused(InvalidRequest, None, ":b ", "line 2, column 11"):
         admit("SELECT :a AS x FROM c.s.t\nWHERE x = :b", parameters={"a": 1})

@@ -1,4 +1,4 @@
-"""What reading and translating a query costs: in proportion to its text, or refused. Work is counted in calls, not in seconds."""
+"""Parsing and translating a query costs work in proportion to its text, or is refused. Work is counted in calls, not seconds."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import admit, expanded_tables
 from siltstone.query.gate.column_check import check_names
 from siltstone.query.gate.cross_join_guard import MAX_EXPANDED_TABLES, check_expansion, check_product
-from siltstone.query.translate import Relation, Translated, Unsupported, translate
+from siltstone.query.translate import Unsupported
+from siltstone.query.translate.select import Relation, Translated, translate
 from tests.support.refusals import refused
 
 T = "crm.sales.t"

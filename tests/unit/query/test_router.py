@@ -1,4 +1,4 @@
-"""The router without Spark: who answers and why, answers that are kept, limits, pages, plans."""
+"""The router without Spark: which engine answers and why, cached answers, limits, pages, plans."""
 
 import math
 import os
@@ -18,12 +18,11 @@ from siltstone import Lake
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.model.commit import Commit, CommitKind
-from siltstone.query import cancellation, hot_executor
-from siltstone.query import result_cache as kept
+from siltstone.query import cancellation, hot_executor, result_cache
 from siltstone.query.hot import fill as fill_room
 from siltstone.query.hot.duckdb_types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
-from siltstone.spark.sessions import SparkSessions
+from siltstone.spark.lake_sessions import LakeSessions
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of, replace_session, residents_of, store_of
 from tests.support.refusals import refused
@@ -36,14 +35,14 @@ ENDLESS = (
 
 
 class NoSpark(Exception):  # noqa: N818
-    """Somebody asked for Spark."""
+    """The router used Spark."""
 
 
 @pytest.fixture
 def lake(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A lake of one small dataset, in which Spark must not start."""
 
-    def refuse(_sessions: SparkSessions, _server: object) -> None:
+    def refuse(_sessions: LakeSessions, _server: object) -> None:
         raise NoSpark
 
     replace_session(monkeypatch, refuse)
@@ -65,7 +64,7 @@ def test_a_small_dataset_is_answered_hot_without_spark(lake: Lake):
     assert len(result.to_pandas()) == 3
 
 
-def test_a_repeat_on_unchanged_data_is_found_and_a_write_makes_it_anew(lake: Lake):
+def test_a_repeated_query_is_cached_until_a_write(lake: Lake):
     assert not lake.sql(GROUPED).cached
     assert lake.sql(GROUPED).cached
     assert lake.sql(GROUPED.replace("SELECT", "select  ")).cached
@@ -75,7 +74,7 @@ def test_a_repeat_on_unchanged_data_is_found_and_a_write_makes_it_anew(lake: Lak
     assert fresh.rows == [(0, 333), (1, 333), (2, 334)]
 
 
-def test_a_known_text_whose_answer_is_not_kept_sees_every_write(lake_path: Path, lake: Lake):
+def test_a_known_text_without_a_cached_answer_sees_every_write(lake_path: Path, lake: Lake):
     with Lake.open(lake_path, settings=Settings(durable=False, result_cache_mb=0)) as other:
         for number in range(4):
             lake.dataset(PEOPLE).upsert([{"id": number, "n": 7}])
@@ -100,7 +99,7 @@ def test_threads_that_ask_first_share_what_answers(lake: Lake):
     assert set(found) == {(lake.queries, lake.hot)}
 
 
-def test_other_values_rows_and_columns_are_other_questions(lake: Lake):
+def test_other_values_rows_and_columns_are_other_cache_keys(lake: Lake):
     text = f"SELECT id FROM {PEOPLE} WHERE n = :n ORDER BY id"
     assert lake.sql(text, params={"n": 1}).rows[0] == (1,)
     assert lake.sql(text, params={"n": 2}).rows[0] == (2,)
@@ -110,7 +109,7 @@ def test_other_values_rows_and_columns_are_other_questions(lake: Lake):
     assert lake.sql(f"SELECT true AS x FROM {PEOPLE} LIMIT 1").rows == [(True,)]
 
 
-def test_truncation_is_told(lake: Lake):
+def test_truncation_is_reported(lake: Lake):
     result = lake.sql(f"SELECT id FROM {PEOPLE}", max_rows=10)
     assert (result.row_count, result.truncated) == (10, True)
     assert not lake.sql(f"SELECT id FROM {PEOPLE}", max_rows=1000).truncated
@@ -130,7 +129,7 @@ def test_a_frame_of_rows_that_the_setting_has_cut_is_refused(lake_path: Path, la
                 with refused(InvalidRequest, None, "10 rows", "max_rows=", "stream_sql"):
                     taken()
                 assert len(taken(allow_truncated=True)) == 10
-            with pytest.warns(TruncatedWarning, match="These rows are not all"):
+            with pytest.warns(TruncatedWarning, match="max_rows"):
                 assert len(result.rows) == 10
         assert short.queries.page(short.sql(text).query_id, 1, size=5).to_arrow().num_rows == 5
         assert short.sql(text, max_rows=10).to_arrow().num_rows == 10
@@ -152,7 +151,7 @@ def test_a_frame_of_rows_that_the_setting_has_cut_is_refused(lake_path: Path, la
         (f"SELECT id / n AS x FROM {PEOPLE}", ()),
     ],
 )
-def test_hot_asked_for_and_impossible_says_why_and_auto_goes_to_spark(lake: Lake, text: str, facts: tuple[str, ...]):
+def test_an_impossible_hot_query_has_a_reason_and_auto_uses_spark(lake: Lake, text: str, facts: tuple[str, ...]):
     with refused(InvalidRequest, None, *facts):
         lake.sql(text, engine="hot")
     with pytest.raises(NoSpark):
@@ -198,13 +197,13 @@ def test_raw_rows_of_a_large_dataset_are_left_to_spark(lake: Lake, lake_path: Pa
         ("SELECT * FROM crm.sales.peopel", ("crm.sales.peopel",)),
     ],
 )
-def test_what_is_misspelt_or_refused_never_starts_spark(lake: Lake, text: str, facts: tuple[str, ...], engine: str):
+def test_a_misspelt_or_refused_query_never_starts_spark(lake: Lake, text: str, facts: tuple[str, ...], engine: str):
     for ask in (lake.sql, lake.explain_sql):
         with refused((InvalidRequest, NotFound), None, *facts):
             ask(text, engine=engine)
 
 
-def test_explain_starts_no_spark_unless_it_is_asked_for(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+def test_explain_starts_spark_only_on_request(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("siltstone.spark.session.is_running", lambda: False)  # other tests of this process may have one
     found = lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}")
     assert found.engine == "spark"
@@ -214,18 +213,17 @@ def test_explain_starts_no_spark_unless_it_is_asked_for(lake: Lake, monkeypatch:
         lake.explain_sql(GROUPED, engine="spark")
 
 
-def test_spark_can_be_asked_for_and_an_unknown_engine_is_refused(lake: Lake):
+def test_spark_can_be_requested_and_an_unknown_engine_is_refused(lake: Lake):
     with pytest.raises(NoSpark):
         lake.sql(GROUPED, engine="spark")
     with refused(InvalidRequest, None, "'duck'", "engine"):
         lake.sql(GROUPED, engine="duck")
 
 
-def test_a_dataset_that_is_not_small_is_filled_only_when_hot_is_asked_for(lake_path: Path, lake: Lake):
+def test_a_large_dataset_is_filled_only_if_hot_is_requested(lake_path: Path, lake: Lake):
     del lake
     settings = Settings(durable=False, hot_at_once_rows=10)
-    with Lake.open(lake_path, settings=settings) as other:
-        other.queries.fill_behind = False
+    with Lake.open(lake_path, settings=settings, long_running=False) as other:
         with pytest.raises(NoSpark):
             other.sql(GROUPED)
         assert other.sql(GROUPED, engine="hot").rows[0] == (0, 334)
@@ -255,24 +253,24 @@ def test_a_lake_that_is_closed_ends_its_queries(lake_path: Path, lake: Lake):
     endless = f"SELECT sum(a.id * b.id * c.id) AS x FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c"
     with Lake.open(lake_path, settings=Settings(durable=False)) as other, ThreadPoolExecutor(1) as pool:
         other.sql(GROUPED)
-        asked = pool.submit(other.sql, endless, engine="hot", query_id="endless")
+        submitted = pool.submit(other.sql, endless, engine="hot", query_id="endless")
         while not other.queries.running():
             time.sleep(0.01)
         time.sleep(0.2)  # DuckDB works on it
         other.close()
         with refused(Unavailable, Reason.CANCELLED):
-            asked.result(10)
+            submitted.result(10)
 
 
 @pytest.mark.usefixtures("others_fill")
-def test_auto_does_not_wait_long_for_what_others_fill(lake: Lake):
+def test_auto_does_not_wait_long_for_fills_of_other_queries(lake: Lake):
     with pytest.raises(NoSpark):
         lake.sql(GROUPED, timeout=30)
     assert lake.queries.running() == []
 
 
 @pytest.mark.usefixtures("others_fill")
-def test_who_waits_for_hot_hears_its_time_limit_and_a_cancellation(lake: Lake):
+def test_a_query_that_waits_for_hot_ends_at_its_time_limit_or_a_cancellation(lake: Lake):
     with refused(Unavailable, Reason.TIME_LIMIT, "0.3 s"):
         lake.sql(GROUPED, engine="hot", timeout=0.3)
     timer = threading.Timer(0.3, lake.queries.cancel, ["waits"])
@@ -295,18 +293,18 @@ def test_a_fill_for_hot_ends_with_its_time(lake: Lake, monkeypatch: pytest.Monke
     assert lake.sql(GROUPED, engine="hot").row_count == 3
 
 
-def test_a_question_that_spark_can_answer_drives_nobody_out(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+def test_a_query_that_spark_can_answer_evicts_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     lake.sql(GROUPED)
     lake.create("crm.sales.more", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
     monkeypatch.setattr(fill_room, "BLOCK_BYTES", lake.hot.stats().budget_bytes - 100_000)
-    residents_of(lake.hot).slot("crm.sales.more").wanted = True  # it is to be filled behind another answer
+    residents_of(lake.hot).slot("crm.sales.more").fill_scheduled = True  # in the background, after another answer
     with pytest.raises(NoSpark):
         lake.sql("SELECT id FROM crm.sales.more")
     assert lake.hot.decide(PEOPLE).resident
     assert lake.sql("SELECT id FROM crm.sales.more", engine="hot").rows == [(1,)]
 
 
-def test_unknown_datasets_are_told_without_spark(lake: Lake):
+def test_unknown_datasets_are_refused_without_spark(lake: Lake):
     with pytest.raises(NotFound, match="nobody"):
         lake.sql("SELECT * FROM crm.sales.nobody")
 
@@ -327,7 +325,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     goes_on = threading.Event()
     REACHED.clear()
 
-    def wait(_sessions: SparkSessions, _server: object) -> None:
+    def wait(_sessions: LakeSessions, _server: object) -> None:
         REACHED.set()
         goes_on.wait(60)
         raise NoSpark
@@ -435,7 +433,7 @@ def test_a_join_that_explodes_meets_the_limit_of_memory_and_the_process_goes_on(
     assert lake.sql(GROUPED).engine == "hot"
 
 
-def test_the_last_answers_are_kept_by_page(lake: Lake):
+def test_the_last_answers_are_cached_by_page(lake: Lake):
     text = f"SELECT id FROM {PEOPLE} ORDER BY id"
     result = lake.sql(text, query_id="paged")
     assert result.query_id == "paged"
@@ -463,7 +461,7 @@ def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
 
 
 @pytest.mark.parametrize("given", [{"timeout": -1}, {"timeout": math.nan}, {"timeout": math.inf}, {"timeout": "5"}])
-def test_a_time_limit_that_is_none_is_refused(lake: Lake, given: dict[str, Any]):
+def test_an_invalid_time_limit_is_refused(lake: Lake, given: dict[str, Any]):
     with pytest.raises(InvalidRequest):
         lake.sql(GROUPED, **given)
     with pytest.raises(InvalidRequest):
@@ -487,14 +485,14 @@ def test_arguments_of_other_classes_are_refused_by_name(lake: Lake, given: dict[
 
 
 @pytest.mark.parametrize(("number", "size"), [(1.5, 10), ("1", 10), (1, "10"), (0, 10), (1, 10_001)])
-def test_a_page_that_is_none_is_refused(lake: Lake, number: Any, size: Any):  # noqa: ANN401
-    lake.sql(GROUPED, query_id="kept")
+def test_an_invalid_page_is_refused(lake: Lake, number: Any, size: Any):  # noqa: ANN401
+    lake.sql(GROUPED, query_id="paged")
     with pytest.raises(InvalidRequest, match="1"):
-        lake.queries.page("kept", number, size=size)
+        lake.queries.page("paged", number, size=size)
 
 
 def test_pages_take_a_bounded_room_and_the_last_answer_is_always_there(lake: Lake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "KEPT_PAGES_BYTES", 1)
+    monkeypatch.setattr(result_cache, "PAGED_RESULTS_BYTES", 1)
     for name in ("first", "second"):
         lake.sql(GROUPED, query_id=name)
     assert lake.queries.page("second", 1).row_count == 3
@@ -502,7 +500,7 @@ def test_pages_take_a_bounded_room_and_the_last_answer_is_always_there(lake: Lak
         lake.queries.page("first", 1)
 
 
-def test_a_closed_lake_says_so(lake: Lake):
+def test_a_query_of_a_closed_lake_is_unavailable(lake: Lake):
     lake.sql(GROUPED)
     lake.close()
     with pytest.raises(Unavailable):
@@ -513,7 +511,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
     """A start hears no interrupt. Ctrl-C has waited for it once already."""
     goes_on = threading.Event()
 
-    def start(_sessions: SparkSessions, _server: object) -> None:
+    def start(_sessions: LakeSessions, _server: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         goes_on.wait(timeout=60)
         raise NoSpark
@@ -532,7 +530,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
     goes_on.set()
 
 
-def test_a_plan_says_what_asking_would_do(lake: Lake):
+def test_explain_shows_what_the_query_would_do(lake: Lake):
     assert lake.explain_sql(GROUPED).reason
     assert lake.explain_sql(GROUPED).engine == lake.sql(GROUPED).engine == "hot"
     with pytest.raises(InvalidRequest, match="STDDEV"):
@@ -548,7 +546,7 @@ def test_a_plan_of_what_spark_would_be_refused_is_refused_alike(lake_path: Path,
                 ask(product)
 
 
-def test_answers_are_kept_within_their_budget(lake_path: Path, lake: Lake):
+def test_answers_are_cached_within_their_budget(lake_path: Path, lake: Lake):
     del lake
     with Lake.open(lake_path, settings=Settings(durable=False, result_cache_mb=0)) as other:
         other.sql(GROUPED)
@@ -570,7 +568,7 @@ def test_columns_that_are_altered_are_seen_by_the_next_query(lake: Lake):
     assert lake.sql(f"SELECT * FROM {PEOPLE} LIMIT 1").columns[-1] == "city"
 
 
-def test_polars_is_asked_for_only_where_it_is_needed(lake: Lake):
+def test_polars_is_required_only_where_it_is_used(lake: Lake):
     result = lake.sql(GROUPED)
     if "polars" in sys.modules:
         assert result.to_polars().height == 3
@@ -589,7 +587,7 @@ def test_a_result_without_columns_has_rows():
     assert result.rows == []
 
 
-def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
+def test_nothing_of_a_purged_dataset_stays_among_cached_answers(lake: Lake):
     lake.sql(GROUPED, query_id="before")
     parts_of(lake.dataset(PEOPLE)).store.forget()
     assert not lake.sql(GROUPED).cached
@@ -597,7 +595,7 @@ def test_nothing_of_a_purged_dataset_stays_among_kept_answers(lake: Lake):
         lake.queries.page("before", 1)
 
 
-def test_a_purge_by_another_process_takes_kept_answers_and_pages(lake: Lake):
+def test_a_purge_by_another_process_removes_cached_answers_and_pages(lake: Lake):
     lake.sql(GROUPED, query_id="before")
     with Lake.open(lake.path, settings=Settings(durable=False)) as other:
         base = store_of(other.dataset(PEOPLE)).base

@@ -1,4 +1,4 @@
-"""A condition is one expression over a row's own columns, of what a query may have; whatever else is in the text is refused."""
+"""A condition is one expression over a row's own columns, made of a query's syntax. Every other text is refused."""
 
 import pytest
 
@@ -60,12 +60,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_a_condition_over_columns_is_written_anew(text: str):
+def test_a_condition_over_columns_is_rewritten(text: str):
     assert condition_of(text, COLUMNS) == GOOD[text]
 
 
 @pytest.mark.parametrize("text", BAD, ids=[text[:40] for text in BAD])
-def test_what_is_no_condition_of_a_row_is_refused(text: str):
+def test_anything_but_a_condition_on_one_row_is_refused(text: str):
     with refused(InvalidRequest, None, *BAD[text]):
         condition_of(text, COLUMNS)
 

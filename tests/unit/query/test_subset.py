@@ -1,4 +1,4 @@
-"""The published subset: rules, items, cases and the page agree; what is outside says why. No Spark."""
+"""The published subset: rules, items, cases and the page agree; unsupported queries name the reason. No Spark."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_the_page_lists_every_item(item: Item):
     assert cells in PAGE.split(f"## {item.part.capitalize()}")[1].split("\n## ")[0]
 
 
-def test_the_page_says_what_may_differ():
+def test_the_page_lists_what_may_differ():
     flat = " ".join(PAGE.split())
     assert FLOATS in flat
     assert ANY_ROWS in flat
@@ -51,15 +51,15 @@ def test_the_page_says_what_may_differ():
 
 
 def test_every_case_is_inside_the_subset(hot: Hot):
-    asked = [f"SELECT {one} AS x FROM lab.d.t" for many in EXPRESSIONS.values() for one in many]
-    asked += [text.lstrip("~") for texts in QUERIES.values() for text in texts]
-    assert len(asked) > 600
-    for text in asked:
+    queries = [f"SELECT {text} AS x FROM lab.d.t" for texts in EXPRESSIONS.values() for text in texts]
+    queries += [text.lstrip("~") for texts in QUERIES.values() for text in texts]
+    assert len(queries) > 600
+    for text in queries:
         hot.translated(text)
 
 
 @pytest.mark.parametrize("text", OUTSIDE)
-def test_what_is_outside_says_why(hot: Hot, text: str):
+def test_an_unsupported_query_names_the_reason(hot: Hot, text: str):
     with pytest.raises(Unsupported) as raised:
         hot.translated(text)
     assert OUTSIDE[text] in str(raised.value)

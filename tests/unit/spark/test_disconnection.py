@@ -1,4 +1,4 @@
-"""Which of Spark's errors mean that Spark is gone, and which are about what was asked."""
+"""Which of Spark's errors mean that Spark has ended, and which are errors of the query."""
 
 import subprocess
 import sys
@@ -27,20 +27,20 @@ AWAY = [
 
 
 @pytest.mark.parametrize("error", AWAY, ids=lambda error: error.getGrpcStatusCode().name)
-def test_nobody_or_somebody_else_answers(error: SparkConnectGrpcException):
+def test_no_answer_or_one_of_another_server_is_unavailable(error: SparkConnectGrpcException):
     assert is_away(error)
     with refused(Unavailable, Reason.SPARK_LOST), noticing_absence():
         raise error
 
 
-def test_what_grpc_says_is_told_without_its_frame():
+def test_a_grpc_error_is_reported_without_its_frame():
     text = '<_Rendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "Connection refused"\n>'
     with refused(Unavailable, Reason.SPARK_LOST, " Connection refused. ") as found, noticing_absence():
         raise failure(grpc.StatusCode.UNAVAILABLE, text)
     assert "Rendezvous" not in str(found.value)
 
 
-def test_an_error_in_what_was_asked_stays_what_it_is():
+def test_an_error_of_the_query_is_not_translated():
     error = failure(grpc.StatusCode.INTERNAL, "[DIVIDE_BY_ZERO] Division by zero.")
     with pytest.raises(SparkConnectGrpcException), noticing_absence():
         raise error
@@ -67,7 +67,7 @@ def test_a_jvm_that_no_longer_listens_is_away():
         'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space',
     ],
 )
-def test_what_spark_says_when_memory_is_used_up_is_known(text: str):
+def test_memory_errors_of_spark_are_recognised(text: str):
     assert says_out_of_memory(text)
     assert not says_out_of_memory("[DIVIDE_BY_ZERO] Division by zero.")
     assert "spark_memory_mb" in str(out_of_memory())
@@ -84,7 +84,7 @@ def test_what_spark_says_when_memory_is_used_up_is_known(text: str):
         "[UNRESOLVED_COLUMN.WITHOUT_SUGGESTION] A column with name `OutOfMemoryError` cannot be resolved.",
     ],
 )
-def test_data_that_speaks_of_memory_is_not_taken_for_spark(text: str):
+def test_data_with_the_text_of_a_memory_error_is_not_taken_for_an_error_of_spark(text: str):
     assert not says_out_of_memory(text)
 
 

@@ -1,4 +1,4 @@
-"""What a person gets to read of a Spark error."""
+"""Messages for users from Spark errors."""
 
 from siltstone.spark.errors import damage, error_line, names_data_file
 
@@ -27,7 +27,7 @@ OSError: [Errno 28] No space left on device
 """
 
 
-def test_a_bad_csv_row_is_told_with_its_file_and_its_value():
+def test_a_bad_csv_row_is_reported_with_its_file_and_value():
     assert error_line(RuntimeError(BAD_CSV)) == (
         "Encountered error while reading file file:///in/bad.csv. "
         'Malformed records are detected in record parsing: [b,null]. For input string: "two".'
@@ -38,7 +38,7 @@ def test_an_error_of_a_python_worker_is_its_last_line():
     assert error_line(RuntimeError(WORKER)) == "OSError: [Errno 28] No space left on device."
 
 
-def test_an_error_of_the_query_itself_is_told_without_codes():
+def test_an_error_of_the_query_is_reported_without_codes():
     text = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== SQL (line 1) ==\nSELECT 1/0"
     assert error_line(RuntimeError(text)) == "Division by zero. Use `try_divide`."
 
@@ -48,7 +48,7 @@ def test_a_value_in_brackets_is_not_taken_for_a_code():
     assert error_line(RuntimeError(text)) == "The value '[ABC]' cannot be cast."
 
 
-def test_an_error_without_words_has_the_name_of_its_class():
+def test_an_error_without_a_message_has_the_name_of_its_class():
     assert error_line(RuntimeError()) == "RuntimeError."
 
 

@@ -70,7 +70,7 @@ def test_a_cluster_gets_the_jars_shipped_and_keeps_its_own_partitions():
     assert not {"spark.sql.shuffle.partitions", "spark.driver.host", "spark.driver.extraClassPath"} & set(cluster)
 
 
-def test_what_the_user_sets_wins():
+def test_settings_of_the_user_win():
     given = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.my.own": "1"}
     assert given.items() <= chosen(Settings(spark=given)).items()
 
@@ -93,7 +93,7 @@ def test_importing_the_session_module_does_not_import_pyspark():
 
 
 @pytest.mark.parametrize("jars", [[], ["delta-spark_4.2_2.13-4.4.0.jar"]])
-def test_a_jars_folder_without_the_delta_jars_says_what_is_missing(tmp_path: Path, jars: list[str]):
+def test_a_jars_folder_without_the_delta_jars_names_what_is_missing(tmp_path: Path, jars: list[str]):
     for jar in jars:
         (tmp_path / jar).touch()
     with refused(Unavailable, None, "delta-storage", "spark_jars"):

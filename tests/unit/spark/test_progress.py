@@ -9,7 +9,7 @@ from siltstone.spark.progress import Progress, watching
 
 @dataclass
 class Stage:
-    """As Spark's Connect client tells of a stage."""
+    """A stage as Spark's Connect client reports it."""
 
     num_tasks: int
     num_completed_tasks: int

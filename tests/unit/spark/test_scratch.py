@@ -1,4 +1,4 @@
-"""Scratch folders: private, of one process each, and removed when that is gone."""
+"""Scratch folders: private, of one process each, and removed after its end."""
 
 import os
 import stat
@@ -85,7 +85,7 @@ def test_a_folder_of_another_user_is_refused(settings: Settings):
     assert sweep_all(settings) == 0
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(settings: Settings):
+def test_folders_of_a_killed_process_are_removed_by_the_next_one(settings: Settings):
     left = killed(settings)
     with Scratch(settings) as other:
         assert not left.exists()

@@ -1,4 +1,4 @@
-"""The shared server's place: what is trusted, who is alive, when a keeper ends. No JVM is started."""
+"""The folder of the shared server: trust, liveness, and the end of its daemon. No JVM is started."""
 
 import fcntl
 import json
@@ -27,7 +27,7 @@ from siltstone.spark.scratch import Scratch
 from siltstone.spark.server_daemon import ServerDaemon
 from siltstone.spark.shared_server import (
     CLIENTS_LOCK,
-    KEEPER_LOCK,
+    DAEMON_LOCK,
     LOG_FILE,
     STATE_FILE,
     RunningServer,
@@ -49,7 +49,7 @@ RUNNING = RunningServer(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+
 
 
 class Ticking:
-    """A clock that passes only while somebody sleeps; each sleep lets something happen."""
+    """A clock that passes only in sleeps; each sleep triggers the next action."""
 
     def __init__(self, *happenings: Callable[[], object]) -> None:
         self._passed_seconds = 0.0
@@ -70,7 +70,7 @@ class Ticking:
 
 @dataclass
 class FakeServer:
-    """Stands for a server that lives until it is told otherwise."""
+    """A fake of a server that lives until it is ended."""
 
     lives: bool = True
     python: int = 0
@@ -94,7 +94,7 @@ class FakeServer:
     task: bool = False
     """True if its log names a killed task that does not end."""
     listed: int = 0
-    """How often it was asked for its threads."""
+    """Number of requests for its threads."""
     slow: int = 0
     """So often it does not list its threads in time."""
 
@@ -113,7 +113,7 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def keeper(place: Path, clock: Ticking, role: ServerRole = ServerRole.JOBS) -> ServerDaemon:
+def daemon(place: Path, clock: Ticking, role: ServerRole = ServerRole.JOBS) -> ServerDaemon:
     return ServerDaemon(place, Settings(), ui=False, role=role, clock=clock)
 
 
@@ -125,7 +125,7 @@ def watch(
     role: ServerRole = ServerRole.JOBS,
 ) -> bool:
     write_state(place, running)
-    return keeper(place, clock, role).watch(server, running)  # type: ignore[arg-type]
+    return daemon(place, clock, role).watch(server, running)  # type: ignore[arg-type]
 
 
 # ---- which place --------------------------------------------------------------------------------------------------
@@ -141,11 +141,11 @@ def watch(
         {"spark_short_run": True},
     ],
 )
-def test_what_decides_about_the_jvm_has_a_place_of_its_own(changed: dict[str, Any]):
+def test_settings_of_the_jvm_have_a_server_folder_of_their_own(changed: dict[str, Any]):
     assert server_folder(replace(Settings(), **changed)) != server_folder(Settings())
 
 
-def test_what_does_not_decide_about_the_jvm_shares_the_place():
+def test_other_settings_share_the_server_folder():
     other = Settings(durable=False, spark_idle_minutes=1, max_rows=5)
     assert server_folder(other) == server_folder(Settings())
 
@@ -173,7 +173,7 @@ def test_a_place_is_for_its_owner_only(tmp_path: Path):
     ]
 
 
-def test_what_a_keeper_wrote_is_read_back(place: Path):
+def test_the_state_that_a_server_daemon_wrote_is_read_back(place: Path):
     write_state(place, RUNNING)
     assert read_state(place) == RUNNING
     assert RUNNING.token not in repr(RUNNING)
@@ -205,23 +205,23 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path):
 # ---- who is alive -------------------------------------------------------------------------------------------------
 
 
-def test_a_state_without_a_living_keeper_is_no_server(place: Path):
+def test_a_state_without_a_living_daemon_is_no_server(place: Path):
     write_state(place, RUNNING)
-    (place / KEEPER_LOCK).write_text(str(os.getpid()))
+    (place / DAEMON_LOCK).write_text(str(os.getpid()))
     shared = SharedSpark(Settings(), folder=place)
-    assert (shared.running(), shared.keeper_pid(), shared.stop()) == (None, None, False)
+    assert (shared.running(), shared.daemon_pid(), shared.stop()) == (None, None, False)
 
 
-def test_of_two_keepers_one_serves(place: Path):
-    first = keeper(place, Ticking())
-    assert SharedSpark(Settings(), folder=place).keeper_pid() == os.getpid()
+def test_of_two_daemons_one_serves(place: Path):
+    first = daemon(place, Ticking())
+    assert SharedSpark(Settings(), folder=place).daemon_pid() == os.getpid()
     with pytest.raises(Unavailable):
-        keeper(place, Ticking())
+        daemon(place, Ticking())
     del first
 
 
 def test_a_server_in_use_is_not_stopped_unless_forced(place: Path):
-    held = [lock(place / name, fcntl.LOCK_EX) for name in (KEEPER_LOCK, CLIENTS_LOCK)]
+    held = [lock(place / name, fcntl.LOCK_EX) for name in (DAEMON_LOCK, CLIENTS_LOCK)]
     shared = SharedSpark(Settings(), folder=place)
     assert shared.in_use()
     with pytest.raises(Conflict, match="--force"):
@@ -243,9 +243,9 @@ time.sleep(60)
 """
 
 
-def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
+def test_a_daemon_that_does_not_end_is_unavailable(place: Path):
     with subprocess.Popen(
-        [sys.executable, "-c", DEAF_KEEPER, str(place / KEEPER_LOCK)], stdout=subprocess.PIPE
+        [sys.executable, "-c", DEAF_KEEPER, str(place / DAEMON_LOCK)], stdout=subprocess.PIPE
     ) as deaf:
         assert deaf.stdout is not None
         deaf.stdout.readline()
@@ -254,7 +254,7 @@ def test_a_keeper_that_does_not_end_is_unavailable(place: Path):
         deaf.kill()
 
 
-def test_a_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path):
+def test_a_server_that_cannot_start_has_a_reason_and_names_its_log(tmp_path: Path):
     shared = SharedSpark(Settings(spark_jars=str(tmp_path)), folder=tmp_path / "connect" / "key")
     with refused(Unavailable, Reason.SPARK_LOST, "delta-spark", "server.log"):
         shared.join()
@@ -267,10 +267,10 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
 
 
-# ---- when a keeper ends -------------------------------------------------------------------------------------------
+# ---- when a daemon ends -------------------------------------------------------------------------------------------
 
 
-def test_a_keeper_ends_when_nobody_came_for_the_idle_time(place: Path):
+def test_a_server_daemon_ends_after_the_idle_time_without_clients(place: Path):
     clock = Ticking()
     watch(place, FakeServer(), clock)
     assert clock.monotonic_seconds() == pytest.approx(15 * 60, abs=1)
@@ -287,7 +287,7 @@ def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     clock = Ticking(*come, *stay, *seen, lambda: os.close(clients.pop()), *seen)
     watch(place, server, clock)
     assert clock.monotonic_seconds() > 5000 * 0.5 + 15 * 60
-    assert left == [1, 0], "Python is left alone while somebody may use it, and ended at once then"
+    assert left == [1, 0], "Python workers live while a client may use them, and are ended at once afterwards"
 
 
 def test_the_python_of_a_client_that_came_and_went_unseen_is_ended_within_seconds(place: Path):
@@ -297,7 +297,7 @@ def test_the_python_of_a_client_that_came_and_went_unseen_is_ended_within_second
     assert (server.python, clock.monotonic_seconds()) == (0, 11)
 
 
-def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):
+def test_a_daemon_whose_server_ended_withdraws_at_once(place: Path):
     server = FakeServer()
     clock = Ticking(server.end)
     watch(place, server, clock)
@@ -305,7 +305,7 @@ def test_a_keeper_whose_server_ended_withdraws_at_once(place: Path):
     assert not (place / STATE_FILE).exists()
 
 
-def test_a_damaged_state_is_written_anew(place: Path):
+def test_a_damaged_state_is_rewritten(place: Path):
     seen: list[RunningServer | None] = []
     server = FakeServer()
     damage = (place / STATE_FILE).write_text
@@ -314,14 +314,14 @@ def test_a_damaged_state_is_written_anew(place: Path):
     assert seen == [RUNNING]
 
 
-def test_a_keeper_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its_successor_alone(place: Path):
+def test_a_daemon_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its_successor_alone(place: Path):
     client = lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)
     successor = replace(RUNNING, port=2)
 
     def delete() -> None:
         place.rename(place.with_name("deleted"))
         prepare(place)
-        (place / KEEPER_LOCK).touch()
+        (place / DAEMON_LOCK).touch()
         write_state(place, successor)
 
     clock = Ticking(delete, lambda: None, lambda: os.close(client))

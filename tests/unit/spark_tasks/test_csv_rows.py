@@ -1,4 +1,4 @@
-"""CSV in Spark's tasks, without Spark: forms, headers, quotes, and the quick way reads as the slow way."""
+"""CSV in Spark's tasks, without Spark: forms, headers, quotes, and equal results of the fast and the slow parser."""
 
 import datetime
 import decimal
@@ -69,15 +69,15 @@ def test_blank_lines_are_no_rows_and_fields_must_be_as_many_as_columns():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('"open,1,1', "a quote is not closed"),
-        ('"a"b,1,1', "its quotes do not match"),
+        ('"open,1,1', csv_worker.UNCLOSED),
+        ('"a"b,1,1', "expected after"),
         ('y",1,1', csv_worker.STRAY),
         ('a"b"c,1,1', csv_worker.STRAY),
         (' "a",1,1', csv_worker.STRAY),
         ('a"b,1,"x', csv_worker.UNCLOSED),
         ('"a"b,1,"x', csv_worker.UNCLOSED),
         (b'"Z\xfcrich,1,1', csv_worker.UNCLOSED),
-        (b"Z\xfcrich,1,1", "it is not UTF-8 (invalid start byte at byte 1)"),
+        (b"Z\xfcrich,1,1", "UTF-8 (invalid start byte at byte 1)"),
         ("a,1.5,1", "column 'n': '1.5' does not fit"),
         ("a,0x1F,1", "column 'n': '0x1F' does not fit"),
         ("a, 1,1", "column 'n': ' 1' does not fit"),
@@ -91,7 +91,7 @@ def test_a_line_that_does_not_fit_has_a_reason_and_its_neighbours_are_read(line:
     first, bad, last = read("id,n,x", "a,1,1.5", line, 'b,+2,"2.5"')
     assert (first["id"], first["n"], first["x"]) == ("a", 1, 1.5)
     assert (last["id"], last["n"], last["x"]) == ("b", 2, 2.5)
-    assert bad[UNREAD].startswith(reason)
+    assert reason in bad[UNREAD]
     assert (bad["id"], bad["n"], bad["x"]) == (None, None, None)
     assert bad[TEXT] == (line.decode(errors="replace") if isinstance(line, bytes) else line)
 

@@ -198,6 +198,6 @@ def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: py
     assert pq.ParquetFile(tmp_path / names[0]).metadata.num_row_groups > 3
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         worker.found_in(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})), verify=True)

@@ -25,7 +25,7 @@ from tests.support.refusals import refused
 FAST = Settings(durable=False)
 ROWS = 60
 STEP = 61
-"""Every so many bytes one bit is flipped."""
+"""Distance of flipped bits, in bytes."""
 
 
 def made(path: Path) -> Dataset:

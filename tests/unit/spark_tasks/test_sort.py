@@ -48,7 +48,7 @@ def arrange_all(parts: Sequence[pa.Table], key: tuple[str, ...], folder: Path, *
     ]
     bounds = sample_bounds(sample, key, wanted)
     job = arrange_worker.Spreading(folder=str(folder), key=key, bounds=packed(bounds), bad=BAD)
-    told = [
+    sorted_runs = [
         row
         for part in parts
         for answer in arrange_worker.spreader(job)(
@@ -56,13 +56,13 @@ def arrange_all(parts: Sequence[pa.Table], key: tuple[str, ...], folder: Path, *
         )
         for row in answer.to_pylist()
     ]
-    counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in told], axis=0).tolist()
+    counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in sorted_runs], axis=0).tolist()
     schema = parts[0].schema
     target = Target(
         schema=schema, folder=str(folder), options=writer_options(schema, key), row_group_rows=10, durable=False
     )
     gathering = arrange_worker.Gathering(
-        target=target, key=key, runs=tuple(str(folder / row["name"]) for row in told), ranges=len(counts)
+        target=target, key=key, runs=tuple(str(folder / row["name"]) for row in sorted_runs), ranges=len(counts)
     )
     edges = [len(counts) * number // files for number in range(files + 1)]
     shares = [

@@ -1,5 +1,6 @@
-"""The commands, grouped by subject. Each module registers its own. A command imports what it needs when it runs.
+"""The commands, grouped by subject. Each module registers its own; `registration` says what it may import at its top.
 
-`datasets` (create, list, alter, drop), `write`, `read`, `sql`, `cache`, `history` (history, changes, export), `status`,
-`maintenance` (compact, squash, cluster, vacuum), `tiers`, `compactor`, `spark`, `backups`, `events`, `system` (doctor, demo).
+Commands: `datasets` (create, list, alter, drop), `write`, `read`, `sql`, `history` (history, changes, export), `status`,
+`maintenance` (compact, cluster, vacuum), `tiers`, `backups`, `system` (doctor, demo). Groups of commands: `cache`,
+`compactor`, `events` (with `events_read` and `events_write`), `spark`.
 """

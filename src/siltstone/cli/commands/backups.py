@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import siltstone
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.registration import MAINTENANCE, add
@@ -52,8 +53,8 @@ def backup(  # one parameter for each option
     if show:
         _list(call, path)
         return
-    with call.open() as lake, render.working("Copying", as_json=call.as_json) as tell:
-        report = lake.backup(path, keep=keep, verify=verify, skip_broken=skip_broken, dry_run=dry_run, show=tell)
+    with call.open() as lake, render.working("Copying", as_json=call.as_json) as progress:
+        report = lake.backup(path, keep=keep, verify=verify, skip_broken=skip_broken, dry_run=dry_run, show=progress)
     call.answer(report.to_dict(), lambda: _show(report))
 
 
@@ -73,7 +74,7 @@ def _show(report: "BackupReport") -> None:
 def _list(call: Invocation, path: str) -> None:
     from siltstone.backup.restore import list_backups
 
-    found = list_backups(path)
+    backups = list_backups(path)
 
     def people() -> None:
         rows = [
@@ -84,11 +85,11 @@ def _list(call: Invocation, path: str) -> None:
                 render.size(one.get("bytes", 0)),
                 one["broken"],
             ]
-            for one in found
+            for one in backups
         ]
         render.write_table(["backup", "taken at", "datasets", "size", "broken"], rows, numbers=["datasets", "size"])
 
-    call.answer(found, people)
+    call.answer(backups, people)
 
 
 def restore(
@@ -112,13 +113,11 @@ def restore(
     silt restore /backups/lake --lake /data/lake --dry-run
     silt restore /backups/lake --lake /data/lake --backup 3f2a
     """
-    from siltstone.lake import Lake
-
     call = invocation(context)
     if not call.lake_path:
         raise InvalidRequest("No target was named. Pass --lake PATH or set SILT_LAKE.")
-    with render.working("Restoring", as_json=call.as_json) as tell:
-        report = Lake.restore(path, call.lake_path, backup=backup, dry_run=dry_run, show=tell)
+    with render.working("Restoring", as_json=call.as_json) as progress:
+        report = siltstone.Lake.restore(path, call.lake_path, backup=backup, dry_run=dry_run, show=progress)
 
     def people() -> None:
         what = f"{render.counted(len(report.datasets), 'dataset')}, {render.counted(report.files, 'file')}"

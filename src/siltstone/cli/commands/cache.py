@@ -1,34 +1,25 @@
 """The hot cache of long-running processes: cache stats, pin, evict, warm."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
-from siltstone.cli.registration import SYSTEM, Sections, add, add_group
+from siltstone.cli.registration import add
 from siltstone.errors import SiltstoneError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from siltstone.lake import Lake
+from siltstone.lake import Lake
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="catalog.schema.table")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(
-        cls=Sections,
-        help="Datasets in the memory of long-running processes. SQL is answered from there without Spark.",
-        rich_markup_mode=None,
-    )
+def register(group: typer.Typer) -> None:
+    """Add the commands of the group."""
     add(group, "stats", stats)
     add(group, "pin", pin)
     add(group, "evict", evict)
     add(group, "warm", warm)
-    add_group(app, "cache", group, SYSTEM)
 
 
 def stats(context: typer.Context) -> None:
@@ -47,17 +38,17 @@ def stats(context: typer.Context) -> None:
         lake.require_exists()
         data = {
             "budget_bytes": lake.hot.stats().budget_bytes,
-            "datasets": [_outlook(lake, name) for name in lake.names()],
-            "processes": lake.cache_directives.told(),
+            "datasets": [_estimate(lake, name) for name in lake.names()],
+            "processes": lake.cache_directives.process_stats(),
         }
     call.answer(data, lambda: _show_stats(data))
 
 
-def _outlook(lake: "Lake", name: str) -> dict[str, Any]:
+def _estimate(lake: Lake, name: str) -> dict[str, Any]:
     """Return whether one dataset would fit into a cache with this process's budget, and its estimated memory."""
     try:
-        found = lake.dataset(name).snapshot()
-        rows = found.base.rows + found.unfolded_rows
+        snapshot = lake.dataset(name).snapshot()
+        rows = snapshot.base.rows + snapshot.unfolded_rows
         fit = _fit(lake, name)
     except SiltstoneError as error:
         rows, fit = 0, {"estimate_bytes": 0, "fits": False, "reason": str(error)}
@@ -79,10 +70,10 @@ def _show_stats(data: dict[str, Any]) -> None:
     render.write_table(["dataset", "pinned", "rows at most", "about", "fits"], rows, numbers=["rows at most", "about"])
     for process in data["processes"]:
         render.write_line(f"Process {process['pid']} on {process['host']}, {process['at'][:19]}Z")
-        _show_held(process["datasets"])
+        _show_resident(process["datasets"])
 
 
-def _show_held(entries: list[dict[str, Any]]) -> None:
+def _show_resident(entries: list[dict[str, Any]]) -> None:
     columns = ["dataset", "resident", "rows", "bytes", "hits", "misses", "fills", "fill s", "sequence", "last use"]
     rows = [
         [
@@ -113,7 +104,9 @@ def pin(context: typer.Context, names: Names) -> None:
     silt cache pin crm.sales.candidates
     silt cache pin crm.sales.candidates crm.sales.calls --json
     """
-    _wish(context, names, lambda lake, name: lake.cache_directives.pin(name).to_dict() | _fit(lake, name), "Pinned")
+    _write_directives(
+        context, names, lambda lake, name: lake.cache_directives.pin(name).to_dict() | _fit(lake, name), "Pinned"
+    )
 
 
 def evict(context: typer.Context, names: Names) -> None:
@@ -124,27 +117,29 @@ def evict(context: typer.Context, names: Names) -> None:
     \b
     silt cache evict crm.sales.candidates
     """
-    _wish(context, names, lambda lake, name: lake.cache_directives.evict(name).to_dict(), "To be evicted")
+    _write_directives(context, names, lambda lake, name: lake.cache_directives.evict(name).to_dict(), "To be evicted")
 
 
-def _fit(lake: "Lake", name: str) -> dict[str, Any]:
+def _fit(lake: Lake, name: str) -> dict[str, Any]:
     decision = lake.hot.decide(name)
     return {"fits": decision.admitted, "estimate_bytes": decision.estimate_bytes, "reason": decision.reason}
 
 
-def _wish(context: typer.Context, names: list[str], wish: "Callable[[Lake, str], dict[str, Any]]", done: str) -> None:
+def _write_directives(
+    context: typer.Context, names: list[str], write: Callable[[Lake, str], dict[str, Any]], done: str
+) -> None:
     call = invocation(context)
     with call.open() as lake:
         for name in names:
             lake.dataset(name)  # all datasets exist before the first directive is written
-        found = [wish(lake, name) for name in names]
-    call.answer(found, lambda: _show_wishes(found, done))
+        directives = [write(lake, name) for name in names]
 
+    def people() -> None:
+        for directive in directives:
+            warning = "" if directive.get("fits", True) else f" But here: {directive['reason']}"
+            render.write_line(f"{done}: {directive['dataset']}.{warning}")
 
-def _show_wishes(found: list[dict[str, Any]], done: str) -> None:
-    for one in found:
-        doubt = "" if one.get("fits", True) else f" But here: {one['reason']}"
-        render.write_line(f"{done}: {one['dataset']}.{doubt}")
+    call.answer(directives, people)
 
 
 def warm(
@@ -169,33 +164,33 @@ def warm(
     with call.open() as lake:
         for name in names:
             lake.dataset(name)
-        found = []
+        fills = []
         for name in names:
             with render.working(f"Filling {name}", as_json=call.as_json) as show:
-                found.append(lake.hot.fill(name, progress=_told(show)).to_dict())
+                fills.append(lake.hot.fill(name, progress=_row_progress(show)).to_dict())
             if not measure:
                 lake.cache_directives.warm(name)
             lake.hot.evict(name)
-    call.answer(found, lambda: _show_fills(found))
+
+    def people() -> None:
+        columns = ["dataset", "rows", "bytes", "bytes a row", "seconds"]
+        rows = [
+            [
+                fill["dataset"],
+                render.number(fill["rows"]),
+                render.size(fill["bytes"]),
+                fill["bytes_per_row"],
+                fill["fill_seconds"],
+            ]
+            for fill in fills
+        ]
+        render.write_table(columns, rows, numbers=columns[1:])
+
+    call.answer(fills, people)
 
 
-def _told(show: "Callable[[str], None] | None") -> "Callable[[int, int], None] | None":
+def _row_progress(show: Callable[[str], None] | None) -> Callable[[int, int], None] | None:
     """Return a function that shows the progress of a fill at a terminal."""
     if show is None:
         return None
     return lambda done, total: show(f"{render.number(done)} of {render.counted(total, 'row')}")
-
-
-def _show_fills(found: list[dict[str, Any]]) -> None:
-    rows = [
-        [
-            one["dataset"],
-            render.number(one["rows"]),
-            render.size(one["bytes"]),
-            one["bytes_per_row"],
-            one["fill_seconds"],
-        ]
-        for one in found
-    ]
-    columns = ["dataset", "rows", "bytes", "bytes a row", "seconds"]
-    render.write_table(columns, rows, numbers=columns[1:])

@@ -5,27 +5,27 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.compactor_output import event_line, job_counts
+from siltstone.cli.compactor_output import event_line
 from siltstone.cli.context import invocation
-from siltstone.cli.registration import MAINTENANCE, Sections, add, add_group
+from siltstone.cli.job_output import job_counts
+from siltstone.cli.registration import RUN, add
 from siltstone.cli.signals import INTERRUPTED
+from siltstone.clock import SystemClock
+from siltstone.compaction.execution.events import CompactionEvent
+from siltstone.compactor.events import Started
 from siltstone.errors import NotFound, Unavailable
+from siltstone.lake import Lake
 from siltstone.spark.jvm import end_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from siltstone.compaction.execution.events import CompactionEvent
     from siltstone.compactor.service import CompactorService
-    from siltstone.compactor.tasks import Cycle
-    from siltstone.lake import Lake
 
-RUN: Final = "run"
 WAIT_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 120.0
 """Longest wait of `silt compactor stop` for the release of the lease, in seconds."""
@@ -35,28 +35,13 @@ Only = Annotated[
 ]
 
 
-class _RunsByDefault(Sections):
-    """`silt compactor` without a command is `silt compactor run`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = [RUN, *args]
-        return list(super().parse_args(ctx, args))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(
-        cls=_RunsByDefault,
-        help="The process that compacts a lake on a schedule. Without a command it runs.",
-        rich_markup_mode=None,
-    )
+def register(group: typer.Typer) -> None:
+    """Add the commands of the group."""
     add(group, RUN, run)
     add(group, "status", status)
     add(group, "pause", pause)
     add(group, "resume", resume)
     add(group, "stop", stop)
-    add_group(app, "compactor", group, MAINTENANCE)
 
 
 # ---- run ---------------------------------------------------------------------------------------------------------
@@ -89,8 +74,6 @@ def run(
     silt compactor run --catalog crm --json
     silt compactor run --once
     """
-    from siltstone.compactor.events import Started
-
     call = invocation(context)
     log = _EventLog(as_json=call.as_json)
     with call.open(spark=True) as lake:
@@ -120,26 +103,23 @@ def _once(service: "CompactorService", stopping: "_Stopping") -> int:
     number = service.trigger()
     while True:
         try:
-            return 1 if _failed(service.wait(number, seconds=WAIT_SECONDS)) else 0
+            cycle = service.wait(number, seconds=WAIT_SECONDS)
+            return int(any(result.error or result.failed or result.cancelled for result in cycle.results))
         except Unavailable:
             if stopping.requested.is_set():
                 return INTERRUPTED
 
 
-def _failed(cycle: "Cycle") -> bool:
-    return any(result.error or result.failed or result.cancelled for result in cycle.results)
-
-
-def _chosen(lake: "Lake", catalogs: list[str] | None, datasets: list[str] | None) -> "Callable[[], list[str] | None]":
+def _chosen(lake: Lake, catalogs: list[str] | None, datasets: list[str] | None) -> Callable[[], list[str] | None]:
     """Return a function that lists the datasets to maintain, without those that were dropped meanwhile."""
     if not catalogs and not datasets:
         return lambda: None
-    known = lake.names()
+    names = lake.names()
     for name in datasets or ():
-        if name not in known:
+        if name not in names:
             raise NotFound(f"There is no dataset {name}. See silt list.")
     for name in catalogs or ():
-        if not any(one.split(".")[0] == name for one in known):
+        if not any(one.split(".")[0] == name for one in names):
             raise NotFound(f"There is no catalog {name}. See silt list.")
     named, within = frozenset(datasets or ()), frozenset(catalogs or ())
     return lambda: [one for one in lake.names() if one in named or one.split(".")[0] in within]
@@ -165,13 +145,11 @@ class _EventLog:
     """Writes events to standard output, one whole line each, from any thread."""
 
     def __init__(self, *, as_json: bool) -> None:
-        from siltstone.clock import SystemClock
-
         self._as_json = as_json
         self._clock = SystemClock()
         self._mutex = threading.Lock()
 
-    def write(self, event: "CompactionEvent") -> None:
+    def write(self, event: CompactionEvent) -> None:
         """Write one event."""
         at = self._clock.now().isoformat(timespec="seconds")
         if self._as_json:
@@ -197,41 +175,41 @@ def status(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        found = lake.compactor_status()
-    call.answer(found, lambda: _show_status(found))
+        data = lake.compactor_status()
+    call.answer(data, lambda: _show_status(data))
 
 
-def _show_status(found: dict[str, Any]) -> None:
-    facts: dict[str, Any] = {"compactor": _holder_text(found)}
-    if found["running_cycle"] is not None:
-        doing = f": {', '.join(found['running_tasks'])}" if found["running_tasks"] else ""
-        since = render.moment(found["running_since"]) if found["running_since"] else "just now"
-        facts["now"] = f"cycle {found['running_cycle']}{doing}, since {since}"
-    facts["paused"] = f"since {render.moment(found['paused_since'])}" if found["paused"] else "no"
-    if found["last_cycle"]:
-        last = found["last_cycle"]
+def _show_status(data: dict[str, Any]) -> None:
+    facts: dict[str, Any] = {"compactor": _holder_text(data)}
+    if data["running_cycle"] is not None:
+        doing = f": {', '.join(data['running_tasks'])}" if data["running_tasks"] else ""
+        since = render.moment(data["running_since"]) if data["running_since"] else "just now"
+        facts["now"] = f"cycle {data['running_cycle']}{doing}, since {since}"
+    facts["paused"] = f"since {render.moment(data['paused_since'])}" if data["paused"] else "no"
+    if data["last_cycle"]:
+        last = data["last_cycle"]
         facts["last cycle"] = (
             f"{last['cycle']} at {render.moment(last['started'])}: {job_counts(last)}, {render.seconds(last['seconds'])}"
         )
         if last["errors"]:
             facts["errors"] = "; ".join(last["errors"])
-    if found["trouble"]:
-        facts["trouble"] = found["trouble"]
-    due = sorted((at, name) for name, at in found["due"].items() if at)
+    if data["trouble"]:
+        facts["trouble"] = data["trouble"]
+    due = sorted((at, name) for name, at in data["due"].items() if at)
     if due:
         facts["due"] = ", ".join(f"{name} {at[11:19]}" for at, name in due[:SHOWN_DUE])
     render.write_facts(facts)
 
 
-def _holder_text(found: dict[str, Any]) -> str:
-    who = found["holder"] or found["last_holder"]
+def _holder_text(data: dict[str, Any]) -> str:
+    who = data["holder"] or data["last_holder"]
     if who is None:
         return "none, and there never was one"
     since = render.moment(who["since"])
     text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {since})"
-    if found["holder"] is None:
+    if data["holder"] is None:
         return f"none; the last one was {text}"
-    return f"{text}, {found['state'] or 'starting'}"
+    return f"{text}, {data['state'] or 'starting'}"
 
 
 def pause(context: typer.Context) -> None:

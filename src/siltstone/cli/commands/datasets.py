@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import complete_name, confirm, invocation, settle
+from siltstone.cli.context import confirm, invocation, settle
+from siltstone.cli.options import Name, names_of
 from siltstone.cli.registration import DATASETS, add
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
     from siltstone.model.reports import DatasetInfo, LoadReport
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -93,27 +92,28 @@ def create(  # noqa: PLR0913  # one parameter for each option
     if [schema, like, source].count(None) != 2:  # noqa: PLR2004  # one of three
         raise InvalidRequest("Pass the columns as --schema DDL, --like FILE or --from FILE; one of the three.")
     with call.working(f"Loading {source} on Spark") if source is not None else call.open() as lake:
-        columns = schema if schema is not None else _columns_of(like or source)
+        columns = schema if schema is not None else _inferred_columns(like or source)
         made = lake.create(
             name,
             columns,
-            key=_names(key or ""),
+            key=names_of(key),
             time=time,
-            subject=_names(subject or ""),
-            partition_by=_names(partition_by or ""),
-            sort_by=_names(sort_by or ""),
-            cluster_by=_names(cluster_by or ""),
-            dedup_by=_names(dedup_by or ""),
+            subject=names_of(subject),
+            partition_by=names_of(partition_by),
+            sort_by=names_of(sort_by),
+            cluster_by=names_of(cluster_by),
+            dedup_by=names_of(dedup_by),
             survivor=survivor,
         )
-        report = None if source is None else _loaded(lake, made, source)
+        report = None if source is None else _load_created(lake, made, source)
         info = made.info()
     what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
 
     def people() -> None:
         render.write_line(f"Dataset {info.name} is there, {what}.")
         if report is not None:
-            render.write_table(["column", "type", "nullable"], [_column(one) for one in info.columns])
+            rows = [[column["name"], column["type"], "yes" if column["nullable"] else "no"] for column in info.columns]
+            render.write_table(["column", "type", "nullable"], rows)
             if report.files_skipped:
                 render.write_line(
                     "The file was loaded before and is left out; silt ingest --reload loads it once more."
@@ -125,18 +125,13 @@ def create(  # noqa: PLR0913  # one parameter for each option
     call.answer(info.to_dict() | loaded, people)
 
 
-def _columns_of(file: Path | None) -> "pa.Schema":
-    """Return the columns that are inferred from a file."""
+def _inferred_columns(file: Path | None) -> "pa.Schema":
     from siltstone.dataset.load.schema_inference import columns_of
 
     return columns_of(file or Path())
 
 
-def _column(one: dict[str, Any]) -> list[str]:
-    return [one["name"], one["type"], "yes" if one["nullable"] else "no"]
-
-
-def _loaded(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
+def _load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
     """Load the file. If it is refused, drop a dataset that this command has created, while it is unused."""
     try:
         return made.ingest(source)
@@ -158,7 +153,7 @@ def list_datasets(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        found = lake.datasets()
+        infos = lake.datasets()
 
     def people() -> None:
         try:
@@ -166,21 +161,21 @@ def list_datasets(context: typer.Context) -> None:
         except NotFound as note:  # an empty list is no error, but the path may be wrong
             render.write_note(str(note))
             return
-        if not found:
+        if not infos:
             render.write_line(f"No datasets in lake {lake.path}.")
             return
         render.write_table(
             ["dataset", "kind", "key or time", "subject", "columns", "created at"],
             [
                 [i.name, i.kind, i.time or ", ".join(i.key), ", ".join(i.subject), len(i.columns), i.created_at]
-                for i in found
+                for i in infos
             ],
             numbers=["columns"],
         )
 
-    call.answer([info.to_dict() for info in found], people)
+    call.answer([info.to_dict() for info in infos], people)
     settle(
-        call, [named_error(info.broken_kind, info.broken, reason=info.broken_reason) for info in found if info.broken]
+        call, [named_error(info.broken_kind, info.broken, reason=info.broken_reason) for info in infos if info.broken]
     )
 
 
@@ -229,7 +224,7 @@ def write_columns(columns: "list[dict[str, Any]]") -> None:
     render.write_table(["column", "type", "", *extra], rows)
 
 
-def alter(  # one parameter for each option
+def alter(
     context: typer.Context,
     name: Name,
     *,
@@ -262,7 +257,7 @@ def alter(  # one parameter for each option
     silt alter crm.sales.candidates --comment name='as it is in the passport' --tag name=pii,eu
     """
     call = invocation(context)
-    tags = {column: _names(text) for column, text in _pairs(tag, "--tag").items()}
+    tags = {column: names_of(text) for column, text in _pairs(tag, "--tag").items()}
     comments = {column: text or None for column, text in _pairs(comment, "--comment").items()}
     with call.open() as lake:
         report = lake.dataset(name).alter(
@@ -286,13 +281,13 @@ def alter(  # one parameter for each option
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     """Parse COLUMN=VALUE texts. Each column is allowed once."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts or []:
         column, equals, value = text.partition("=")
-        if not equals or not column.strip() or column.strip() in found:
+        if not equals or not column.strip() or column.strip() in pairs:
             raise InvalidRequest(f"{option} takes COLUMN=VALUE, each column once, not {text!r}. Nothing was changed.")
-        found[column.strip()] = value
-    return found
+        pairs[column.strip()] = value
+    return pairs
 
 
 def drop(
@@ -336,7 +331,3 @@ def _extent(lake: "Lake", name: str) -> tuple[int | None, int | None, str]:
         size,
         f"{name}: {render.counted(rows, 'row')} in base and changes, {render.size(size)}, at {dataset.path}",
     )
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,14 +1,15 @@
 """History and export of datasets, history of cycles: history, changes, export."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, complete_name, confirm, invocation
+from siltstone.cli.context import Invocation, confirm, invocation
+from siltstone.cli.options import At, Name, OptionalName, Raw
 from siltstone.cli.registration import READ, add
+from siltstone.dataset.read.python_rows import python_rows
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 20
 """Default number of cycles and jobs to show."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def history(
     context: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
-    ] = None,
+    name: OptionalName = None,
     *,
     cycles: Annotated[
         bool, typer.Option("--cycles", help="The lake's cycles of compaction; so is no name at all.")
@@ -74,96 +72,86 @@ def history(
     with call.open() as lake:
         lake.require_exists()
         if jobs:
-            _jobs(call, _known(lake, name, lake.jobs(_limit(limit), dataset=name)))
+            records = lake.jobs(_limit(limit), dataset=name)
+            if name is not None and not records:  # a dropped dataset may have jobs, too
+                lake.dataset(name)
+            _answer_jobs(call, records)
         elif totals:
-            _totals(call, lake.totals(), lake, name)
+            _answer_totals(call, lake.totals(), lake, name)
         elif name is None:
-            _cycles(call, lake.history(_limit(limit)))
+            _answer_cycles(call, lake.history(_limit(limit)))
         else:
-            found = lake.dataset(name).history(limit)
-            call.answer([entry.to_dict() for entry in found], lambda: _show_history(found))
-
-
-def _known(lake: "Lake", name: str | None, found: "list[JobRecord]") -> "list[JobRecord]":
-    """Return the found jobs. Without any, check that the dataset exists. A dropped dataset may have jobs, too.
-
-    Raises:
-        NotFound: there is no such dataset, and no job of it.
-    """
-    if name is not None and not found:
-        lake.dataset(name)
-    return found
+            entries = lake.dataset(name).history(limit)
+            call.answer([entry.to_dict() for entry in entries], lambda: _show_history(entries))
 
 
 def _limit(limit: int | None) -> int:
-    """Return the number of cycles or jobs to show.
-
-    Raises:
-        InvalidRequest: it is less than 1.
-    """
+    """Return the number of cycles or jobs to show."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"--limit must be at least 1, not {limit}.")
     return SHOWN if limit is None else limit
 
 
-def _cycles(call: Invocation, found: "list[CycleEntry]") -> None:
+def _answer_cycles(call: Invocation, cycles: "list[CycleEntry]") -> None:
     columns = ["cycle", "began", "seconds", "status", "what"]
     rows: list[list[object]] = [
         [
-            one.cycle,
-            _moment(one.began_at),
-            "" if one.seconds is None else f"{one.seconds:,.1f}",
-            one.status,
-            one.message,
+            entry.cycle,
+            _moment(entry.began_at),
+            "" if entry.seconds is None else f"{entry.seconds:,.1f}",
+            entry.status,
+            entry.message,
         ]
-        for one in found
+        for entry in cycles
     ]
-    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", "seconds"]))
+    call.answer([entry.to_dict() for entry in cycles], lambda: _show_table(columns, rows, numbers=["cycle", "seconds"]))
 
 
-def _jobs(call: Invocation, found: "list[JobRecord]") -> None:
+def _answer_jobs(call: Invocation, records: "list[JobRecord]") -> None:
     columns = ["cycle", "work", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
     rows: list[list[object]] = []
-    for one in found:
-        told, done = one.to_dict(), one.done
+    for record in records:
+        data, done = record.to_dict(), record.done
         rows.append(
             [
-                one.cycle,
-                one.lane,
-                one.dataset,
-                one.period,
-                f"{told['status']}, recovered" if one.recovered else told["status"],
-                _moment(told["began_at"]),
-                f"{done.seconds:,.1f}" if one.ended_at else "",
+                record.cycle,
+                record.lane,
+                record.dataset,
+                record.period,
+                f"{data['status']}, recovered" if record.recovered else data["status"],
+                _moment(data["began_at"]),
+                f"{done.seconds:,.1f}" if record.ended_at else "",
                 f"{done.files_before:,} → {done.files_after:,}" if done.files_before or done.files_after else "",
                 f"{render.size(done.bytes_before)} → {render.size(done.bytes_after)}" if done.bytes_after else "",
                 render.number(done.rows) if done.rows else "",
-                one.message,
+                record.message,
             ]
         )
-    call.answer([one.to_dict() for one in found], lambda: _shown(columns, rows, numbers=["cycle", *columns[6:10]]))
+    numbers = ["cycle", *columns[6:10]]
+    call.answer([record.to_dict() for record in records], lambda: _show_table(columns, rows, numbers=numbers))
 
 
-def _totals(call: Invocation, found: "Totals", lake: "Lake", name: str | None) -> None:
-    if name is None:
-        call.answer(found.to_dict(), lambda: _show_totals(found))
+def _answer_totals(call: Invocation, totals: "Totals", lake: "Lake", name: str | None) -> None:
+    from siltstone.compaction.journal.totals import Statistics  # loaded with the journal's event log
+
+    if name is not None:
+        statistics = totals.datasets.get(name)
+        if statistics is None:
+            lake.dataset(name)
+            statistics = Statistics()
+        shown = {name: statistics}
+        call.answer({"dataset": name, **statistics.to_dict()}, lambda: _show_table(*_statistics_table(shown)))
         return
-    from siltstone.compaction.journal.totals import Statistics
+    by_name = dict(sorted(totals.lanes.items())) | dict(sorted(totals.datasets.items())) | {"all": totals.all}
 
-    one = found.datasets.get(name)
-    if one is None:
-        lake.dataset(name)
-        one = Statistics()
-    told = {"dataset": name, **one.to_dict()}
-    call.answer(told, lambda: _shown(*_statistics({name: one})))
+    def people() -> None:
+        _show_table(*_statistics_table(by_name))
+        render.write_note(f"{render.counted(totals.cycles, 'cycle')}, {totals.cycles_failed} with failures.")
 
-
-def _show_totals(found: "Totals") -> None:
-    _shown(*_statistics(dict(sorted(found.lanes.items())) | dict(sorted(found.datasets.items())) | {"all": found.all}))
-    render.write_note(f"{render.counted(found.cycles, 'cycle')}, {found.cycles_failed} with failures.")
+    call.answer(totals.to_dict(), people)
 
 
-def _statistics(named: "dict[str, Statistics]") -> tuple[list[str], list[list[object]]]:
+def _statistics_table(by_name: "dict[str, Statistics]") -> tuple[list[str], list[list[object]]]:
     columns = [
         "of",
         "jobs",
@@ -191,12 +179,12 @@ def _statistics(named: "dict[str, Statistics]") -> tuple[list[str], list[list[ob
             render.seconds(one.longest_wait_seconds) if one.longest_wait_seconds else "",
             "" if one.write_amplification is None else f"{one.write_amplification:.2f}",
         ]
-        for name, one in named.items()
+        for name, one in by_name.items()
     ]
     return columns, rows
 
 
-def _shown(columns: list[str], rows: list[list[object]], *, numbers: list[str] | None = None) -> None:
+def _show_table(columns: list[str], rows: list[list[object]], *, numbers: list[str] | None = None) -> None:
     if not rows:
         render.write_line("Nothing to show yet: silt compact --cycle runs a cycle.")
         return
@@ -207,9 +195,8 @@ def _moment(at: str | None) -> str | None:
     return render.moment(at) if at else None
 
 
-def _show_history(found: "Iterable[HistoryEntry]") -> None:
+def _show_history(entries: "list[HistoryEntry]") -> None:
     columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who", "actor and reason"]
-    found = list(found)
     rows: list[list[object]] = [
         [
             render.moment(entry.at),
@@ -217,20 +204,23 @@ def _show_history(found: "Iterable[HistoryEntry]") -> None:
             entry.version,
             f"{entry.what} (another program)" if entry.foreign else entry.what,
             _sequence(entry),
-            _moved(render.number(entry.rows_added), _count(entry.rows_removed)),
+            _moved(
+                render.number(entry.rows_added),
+                "?" if entry.rows_removed is None else render.number(entry.rows_removed),
+            ),
             _moved(render.number(entry.files_added), render.number(entry.files_removed)),
             _moved(render.size(entry.bytes_added), render.size(entry.bytes_removed)),
             _who(entry),
-            "; ".join(map(_audit, entry.audit)),
+            "; ".join(map(_audit_text, entry.audit)),
         ]
-        for entry in found
+        for entry in entries
     ]
-    if not any(entry.audit for entry in found):
+    if not any(entry.audit for entry in entries):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     render.write_table(columns, rows, numbers=[columns[2], *columns[4:8]])
 
 
-def _audit(record: "AuditRecord") -> str:
+def _audit_text(record: "AuditRecord") -> str:
     who = ": ".join(filter(None, (record.actor, record.reason)))
     hid = "" if record.rows is None else f", hid {render.counted(record.rows, 'row')}"
     return f"{who} ({render.counted(record.keys, 'tombstone')}{hid})"
@@ -242,10 +232,6 @@ def _sequence(entry: "HistoryEntry") -> str | None:
     if entry.first_sequence == entry.last_sequence:
         return None if entry.last_sequence is None else str(entry.last_sequence)
     return f"{entry.first_sequence} to {entry.last_sequence}"
-
-
-def _count(count: int | None) -> str:
-    return "?" if count is None else render.number(count)
 
 
 def _moved(added: str, removed: str) -> str:
@@ -283,13 +269,11 @@ def changes(
     silt changes crm.sales.candidates --since 42
     silt changes crm.sales.candidates --since 42 --limit 10000 --json
     """
-    from siltstone.dataset.read.python_rows import python_rows
-
     call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).changes_to_arrow(since=since, limit=limit)
-    found = python_rows(table)
-    call.answer(found, lambda: render.write_rows(table.column_names, [list(row.values()) for row in found]))
+    rows = python_rows(table)
+    call.answer(rows, lambda: render.write_rows(table.column_names, [list(row.values()) for row in rows]))
 
 
 # ---- export ------------------------------------------------------------------------------------------------------
@@ -301,10 +285,8 @@ def export(  # noqa: PLR0913  # the options of a command
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder that does not exist, or is empty.")],
     *,
     format_name: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, csv or delta.")] = "parquet",
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="WHEN", help="A sequence, or a time such as 2026-11-16T08:00:00Z.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
+    at: At = None,
+    raw: Raw = False,
     files: Annotated[int | None, typer.Option("--files", metavar="N", help="How many files to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an export is replaced.")] = False,

@@ -1,33 +1,24 @@
 """Maintenance of datasets in this process: compact, cluster, vacuum."""
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+import siltstone
 from siltstone.cli import render
-from siltstone.cli.compactor_output import recovered_line, report_text, result_text, skipped_line
-from siltstone.cli.context import (
-    Failures,
-    Invocation,
-    OptionalName,
-    chosen,
-    complete_name,
-    confirm,
-    each,
-    invocation,
-    settle,
-)
+from siltstone.cli.context import Failures, Invocation, chosen, confirm, each, invocation, settle
+from siltstone.cli.job_output import recovered_line, report_text, result_text, skipped_line
+from siltstone.cli.options import Name, OptionalName, names_of
 from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
+from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from siltstone.compaction.execution.report import CycleReport
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.compaction_request import CompactionRequest
-    from siltstone.model.reports import ClusterEstimate, FoldEstimate
+    from siltstone.model.reports import ClusterEstimate, FoldEstimate, VacuumReport
 
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 WITHOUT_SPARK: Final = frozenset({"squash", "vacuum"})
@@ -110,12 +101,13 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         raise InvalidRequest("--only and --force go with --plan or --cycle.")
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
-    from siltstone.model.compaction_request import CompactionRequest, RequestKind
-
     with call.open(spark=not dry_run and not squash) as lake:
         datasets, broken = chosen(lake, name, every=every)
         if dry_run:
-            (_preview_squash if squash else _preview)(call, name, datasets, broken, purge=purge)
+            if squash:
+                _preview_squash(call, name, datasets, broken)
+            else:
+                _preview(call, name, datasets, broken, purge=purge)
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
@@ -127,31 +119,27 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
+    from siltstone.compaction.planning.model import COLUMNS  # loaded with every plan
+
     with call.open() as lake:
         lake.require_exists()
-        found = lake.plan(None if name is None else [name], only=only, force=force)
+        plan = lake.plan(None if name is None else [name], only=only, force=force)
     if call.as_json:
-        render.write_json(found.to_dict())
+        render.write_json(plan.to_dict())
         return
-    for dataset, why in found.unreadable.items():
+    for dataset, why in plan.unreadable.items():
         render.write_note(f"{dataset} cannot be read and is left out: {why}")
-    if not found.jobs and not found.left_out:
+    if not plan.jobs and not plan.left_out:
         render.write_line("Nothing to look at.")
         return
-    from siltstone.compaction.planning.model import COLUMNS
-
-    render.write_table(list(COLUMNS), [list(line) for line in found.table()], numbers=["MB", "score"])
+    render.write_table(list(COLUMNS), [list(line) for line in plan.table()], numbers=["MB", "score"])
     render.write_note(
-        f"{render.counted(len(found.jobs), 'job')} of at most {render.size(found.budget_bytes)}: {render.size(found.cost_bytes)}."
+        f"{render.counted(len(plan.jobs), 'job')} of at most {render.size(plan.budget_bytes)}: {render.size(plan.cost_bytes)}."
     )
 
 
-def _submit(call: Invocation, lake: "Lake", request: "CompactionRequest", text: str) -> "CycleReport":
-    """Run a request, show progress meanwhile, and return its result.
-
-    Raises:
-        SiltstoneError: the request was refused, or could not be run at all.
-    """
+def _submit(call: Invocation, lake: "Lake", request: CompactionRequest, text: str) -> "CycleReport":
+    """Run a request, show progress meanwhile, and return its result."""
     with call.showing(text, lake, spark=request.kind not in WITHOUT_SPARK):
         done = lake.submit(request)
     if (recovered := done.recovery.summary()) and not call.as_json:
@@ -161,12 +149,12 @@ def _submit(call: Invocation, lake: "Lake", request: "CompactionRequest", text: 
 
 def _reports(done: "CycleReport") -> list[dict[str, Any]]:
     """Return the reports of the jobs with their output files, as in the Python API."""
-    found = []
+    reports = []
     for result in (one.to_dict() for one in done):
         if result["report"] is not None:
             outputs = {} if result["kind"] == "vacuum" else {"outputs": list(result["outputs"])}
-            found.append(result["report"] | outputs)
-    return found
+            reports.append(result["report"] | outputs)
+    return reports
 
 
 def _failures(done: "CycleReport") -> list[SiltstoneError]:
@@ -185,7 +173,7 @@ def _show_done(
     call: Invocation,
     name: str | None,
     done: "CycleReport",
-    line: "Callable[[Mapping[str, Any]], str]",
+    line: Callable[[Mapping[str, Any]], str],
     broken: Failures,
 ) -> None:
     """Write one report for each dataset, then fail if there were errors."""
@@ -194,18 +182,14 @@ def _show_done(
         _write_plain(name, reports)
     else:
         for report in reports:
-            render.write_line(_landed_line(report) if report.get("recovered") else line(report))
+            if report.get("recovered"):  # the log has the counts of a job whose worker died before it reported
+                render.write_line(f"{report['dataset']}: {report_text(report)}; its worker died after the commit.")
+            else:
+                render.write_line(line(report))
     settle(call, [*broken.values(), *_failures(done)])
 
 
-def _landed_line(report: "Mapping[str, Any]") -> str:
-    """Return the log's counts of a job whose worker died before it reported."""
-    return f"{report['dataset']}: {report_text(report)}; its worker died after the commit."
-
-
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
-    from siltstone.model.compaction_request import CompactionRequest, RequestKind
-
     request = CompactionRequest(
         kind=RequestKind.CYCLE,
         names=None if name is None else (name,),
@@ -226,10 +210,8 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
     settle(call, failed + _cycle_failures(done))
 
 
-def _fold_line(found: "Mapping[str, Any]") -> str:
-    from siltstone.model.reports import CompactReport
-
-    report = CompactReport.from_dict(found)
+def _fold_line(data: Mapping[str, Any]) -> str:
+    report = siltstone.CompactReport.from_dict(data)
     text = f"{report.dataset}: nothing to fold, {render.counted(report.final_rows, 'row')}"
     if report.batches_folded:
         text = (
@@ -247,11 +229,8 @@ def _fold_line(found: "Mapping[str, Any]") -> str:
     return f"{text}{purged}, {render.seconds(report.seconds)}."
 
 
-def _preview_squash(
-    call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool
-) -> None:
-    """Show which files a squash would merge. It cannot be combined with a purge."""
-    assert not purge  # noqa: S101  # refused above
+def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures) -> None:
+    """Show which files a squash would merge."""
     done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
     if call.as_json:
         _write_json(name, done)
@@ -261,10 +240,8 @@ def _preview_squash(
     settle(call, (broken | failures).values())
 
 
-def _squash_line(found: "Mapping[str, Any]") -> str:
-    from siltstone.model.reports import SquashReport
-
-    report = SquashReport(**found)
+def _squash_line(data: Mapping[str, Any]) -> str:
+    report = siltstone.SquashReport(**data)
     if not report.files_removed:
         return f"{report.dataset}: no small files of changes to squash."
     what = (
@@ -278,22 +255,22 @@ def _squash_line(found: "Mapping[str, Any]") -> str:
 
 def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool) -> None:
     """Show the backlog and the most that a fold would rewrite. No Spark."""
-    found, failures = each(datasets, lambda dataset: dataset.compact_estimate())
+    estimates, failures = each(datasets, lambda dataset: dataset.compact_estimate())
     if call.as_json:
-        _write_json(name, found)
-    elif found:
-        _show_estimates(found)
-        for one in found if purge else []:
-            files = one.unreferenced_files + one.change_files + one.files_touched_at_most
-            size = one.unreferenced_bytes + one.change_bytes + one.bytes_touched_at_most
+        _write_json(name, estimates)
+    elif estimates:
+        _show_estimates(estimates)
+        for estimate in estimates if purge else []:
+            files = estimate.unreferenced_files + estimate.change_files + estimate.files_touched_at_most
+            size = estimate.unreferenced_bytes + estimate.change_bytes + estimate.bytes_touched_at_most
             render.write_line(
-                f"{one.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
+                f"{estimate.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
                 "history: no older version could be read any more."
             )
     settle(call, (broken | failures).values())
 
 
-def _show_estimates(found: "list[FoldEstimate]") -> None:
+def _show_estimates(estimates: "list[FoldEstimate]") -> None:
     columns = [
         "dataset",
         "batches",
@@ -311,7 +288,7 @@ def _show_estimates(found: "list[FoldEstimate]") -> None:
             f"{one.files_touched_at_most} of {one.base_files}",
             f"{render.size(one.bytes_touched_at_most)} of {render.size(one.base_bytes)}",
         ]
-        for one in found
+        for one in estimates
     ]
     render.write_table(columns, rows, numbers=columns[1:])
 
@@ -321,7 +298,7 @@ def _show_estimates(found: "list[FoldEstimate]") -> None:
 
 def cluster(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)],
+    name: Name,
     *,
     by: Annotated[
         str | None, typer.Option("--by", metavar="A,B", help="The columns; those of the dataset unless given.")
@@ -338,9 +315,7 @@ def cluster(
     silt cluster web.eu.clicks --by at,account
     """
     call = invocation(context)
-    from siltstone.model.compaction_request import CompactionRequest, RequestKind
-
-    columns = tuple(column.strip() for column in (by or "").split(",") if column.strip())
+    columns = tuple(names_of(by))
     with call.open(spark=not dry_run) as lake:
         dataset = lake.dataset(name)
         if dry_run:
@@ -358,10 +333,10 @@ def cluster(
     settle(call, _failures(done))
 
 
-def _preview_cluster(call: Invocation, found: "ClusterEstimate") -> None:
+def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
     """Show what a clustering would rewrite. No Spark."""
     if call.as_json:
-        render.write_json(found.to_dict())
+        render.write_json(estimate.to_dict())
         return
     columns = ["period", "partition", "files", "files then at most", "rows", "size"]
     rows = [
@@ -373,13 +348,13 @@ def _preview_cluster(call: Invocation, found: "ClusterEstimate") -> None:
             render.number(one.rows),
             render.size(one.bytes),
         ]
-        for one in found.periods
+        for one in estimate.periods
     ]
     if rows:
         render.write_table(columns, rows, numbers=columns[2:])
-    what = f"{render.counted(found.files, 'file')} of {found.base_files}, {render.size(found.bytes)}"
-    said = f"would rewrite {what}, ordered by {', '.join(found.columns)}" if rows else "nothing is left to cluster"
-    render.write_line(f"{found.dataset}: {said}.")
+    files = f"{render.counted(estimate.files, 'file')} of {estimate.base_files}, {render.size(estimate.bytes)}"
+    text = f"would rewrite {files}, ordered by {', '.join(estimate.columns)}" if rows else "nothing is left to cluster"
+    render.write_line(f"{estimate.dataset}: {text}.")
 
 
 # ---- vacuum ------------------------------------------------------------------------------------------------------
@@ -403,13 +378,13 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
-    from siltstone.model.compaction_request import CompactionRequest, RequestKind
-
     call = invocation(context)
     with call.open() as lake:
         datasets, broken = chosen(lake, name, every=every)
         if dry_run:
-            _preview_vacuum(call, name, datasets, broken, retention_hours=retention_hours)
+            reports, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
+            _show_vacuums(call, name, reports)
+            settle(call, (broken | failures).values())
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         request = CompactionRequest(kind=RequestKind.VACUUM, names=which, retention_hours=retention_hours)
@@ -417,27 +392,17 @@ def vacuum(
     _show_done(call, name, done, _vacuum_line, broken)
 
 
-def _preview_vacuum(
-    call: Invocation,
-    name: str | None,
-    datasets: "list[Dataset]",
-    broken: Failures,
-    *,
-    retention_hours: float | None,
-) -> None:
-    """Show what a vacuum would delete."""
-    found, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
+def _show_vacuums(call: Invocation, name: str | None, reports: "list[VacuumReport]") -> None:
     if call.as_json:
-        _write_json(name, found)
-    else:
-        for report in found:
-            for file in report.files:
-                render.write_line(file)
-            render.write_line(_vacuum_line(report.to_dict()))
-    settle(call, (broken | failures).values())
+        _write_json(name, reports)
+        return
+    for report in reports:
+        for file in report.files:
+            render.write_line(file)
+        render.write_line(_vacuum_line(report.to_dict()))
 
 
-def _vacuum_line(report: "Mapping[str, Any]") -> str:
+def _vacuum_line(report: Mapping[str, Any]) -> str:
     verb = "would delete" if report["dry_run"] else "deleted"
     files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
     return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."

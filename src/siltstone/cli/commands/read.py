@@ -1,21 +1,20 @@
 """Reads of rows: head, get."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import complete_name, invocation
+from siltstone.cli.context import invocation
+from siltstone.cli.input_parsing import read_keys, read_lines
+from siltstone.cli.options import At, KeysFile, Name, Raw
 from siltstone.cli.registration import READ, add
+from siltstone.dataset.read.python_rows import python_rows
 from siltstone.errors import InvalidRequest, NotFound
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAMED_KEYS: Final = 10
 """Most missing keys that are named. The rest is counted."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,10 +28,8 @@ def head(
     name: Name,
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", help="How many rows.")] = 10,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="WHEN", help="A sequence, or a time such as 2026-11-16T08:00:00Z.")
-    ] = None,
+    raw: Raw = False,
+    at: At = None,
 ) -> None:
     r"""Show the first rows of the merged view, now or in the past.
 
@@ -43,13 +40,11 @@ def head(
     silt head crm.sales.candidates --at 41
     silt head crm.sales.candidates --json | silt upsert crm.sales.copy -
     """
-    from siltstone.dataset.read.python_rows import python_rows
-
     call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).head(rows, raw=raw, at=at)
-    found = python_rows(table)
-    call.answer(found, lambda: render.write_rows(table.column_names, [list(row.values()) for row in found]))
+    shown = python_rows(table)
+    call.answer(shown, lambda: render.write_rows(table.column_names, [list(row.values()) for row in shown]))
 
 
 def get(
@@ -60,11 +55,9 @@ def get(
         typer.Argument(metavar="KEY", help="Key values; a composite key as a JSON array or object."),
     ] = None,
     *,
-    file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Keys, one a line; - is standard input.")
-    ] = None,
+    file: KeysFile = None,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not apply tombstones.")] = False,
+    raw: Raw = False,
 ) -> None:
     r"""Show the rows of some keys, in the order of the keys.
 
@@ -77,8 +70,7 @@ def get(
     silt get shop.eu.prices '["sku-1", 42]' --columns sku,store,price
     silt get crm.sales.candidates --file keys.txt --json
     """
-    from siltstone.cli.input_parsing import read_keys, read_lines
-    from siltstone.dataset.read.python_rows import python_rows
+    from siltstone.dataset.read.point_lookup import plain_keys  # loaded with every lookup
 
     call = invocation(context)
     with call.open() as lake:
@@ -88,26 +80,16 @@ def get(
             raise InvalidRequest("Name at least one key, or a --file with keys.")
         dataset.require_key()
         values = read_keys(texts, dataset.schema, dataset.key)
-        wanted = [column.strip() for column in columns.split(",")] if columns is not None else dataset.schema.names
-        table = dataset.get(values, columns=_with_key(wanted, dataset.key), raw=raw)
-        missing = _missing(texts, dataset.key_table(values), table, dataset.key)
+        names = [column.strip() for column in columns.split(",")] if columns is not None else dataset.schema.names
+        key_columns = [name for name in dataset.key if name not in names]  # they show which keys have rows
+        table = dataset.get(values, columns=[*names, *key_columns], raw=raw)
+        present = set(plain_keys(table, dataset.key))
+        requested = plain_keys(dataset.key_table(values), dataset.key)
+        missing = [text for text, value in zip(texts, requested, strict=True) if value not in present]
     if not table.num_rows:
         raise NotFound(f"Dataset {name} has no row with {'that key' if len(missing) == 1 else 'any of those keys'}.")
-    found = python_rows(table.select(wanted))
-    call.answer(found, lambda: render.write_rows(wanted, [list(row.values()) for row in found]))
+    rows = python_rows(table.select(names))
+    call.answer(rows, lambda: render.write_rows(names, [list(row.values()) for row in rows]))
     if missing and not call.as_json:
         more = f" and {len(missing) - NAMED_KEYS:,} more" if len(missing) > NAMED_KEYS else ""
         sys.stderr.write(f"Not found: {render.printable(', '.join(missing[:NAMED_KEYS]))}{more}.\n")
-
-
-def _with_key(columns: list[str], key: tuple[str, ...]) -> list[str]:
-    """Add the key's columns, which show the keys that were found."""
-    return [*columns, *(name for name in key if name not in columns)]
-
-
-def _missing(texts: list[str], asked: "pa.Table", found: "pa.Table", key: tuple[str, ...]) -> list[str]:
-    """Return the keys that were not found, as the user wrote them."""
-    from siltstone.dataset.read.point_lookup import plain_keys
-
-    there = set(plain_keys(found, key))
-    return [text for text, value in zip(texts, plain_keys(asked, key), strict=True) if value not in there]

@@ -1,18 +1,17 @@
 """The Spark servers that commands share, one for queries and one for jobs: spark start, spark stop, spark status."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import SYSTEM, Sections, add, add_group
+from siltstone.cli.registration import add
+from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest
-
-if TYPE_CHECKING:
-    from siltstone.config import Settings
-    from siltstone.spark.shared_server import RunningServer, SharedSpark
+from siltstone.spark.session import shares
+from siltstone.spark.shared_server import RunningServer, ServerRole, SharedSpark, all_server_folders
 
 Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
 Jobs = Annotated[
@@ -20,24 +19,11 @@ Jobs = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(
-        cls=Sections,
-        help="The local Spark servers that commands share. The first command that needs one starts it.",
-        rich_markup_mode=None,
-    )
-    group.callback(invoke_without_command=True)(_help_alone)
+def register(group: typer.Typer) -> None:
+    """Add the commands of the group."""
     add(group, "start", start)
     add(group, "stop", stop)
     add(group, "status", status)
-    add_group(app, "spark", group, SYSTEM)
-
-
-def _help_alone(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        render.write_text(context.get_help())
-        raise typer.Exit(InvalidRequest.exit_code)
 
 
 def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
@@ -51,8 +37,6 @@ def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None
     silt spark start
     silt spark start --jobs --ui
     """
-    from siltstone.spark.session import shares
-
     call = invocation(context)
     if not shares(_settings(call)):
         raise InvalidRequest("These settings share no Spark server; see spark_shared, spark_remote and spark_master.")
@@ -81,8 +65,6 @@ def stop(
     silt spark stop
     silt spark stop --all
     """
-    from siltstone.spark.shared_server import ServerRole, SharedSpark, all_server_folders
-
     call = invocation(context)
     settings = _settings(call)
     folders = all_server_folders() if every else []
@@ -118,22 +100,18 @@ def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> Non
     _show(call, shared, running, in_use=shared.in_use())
 
 
-def _settings(call: Invocation) -> "Settings":
+def _settings(call: Invocation) -> Settings:
     """Return the settings of the lake if one is named, otherwise those of the environment."""
-    from siltstone.config import Settings
-
     return Settings.load(lake=Path(call.lake_path).expanduser() if call.lake_path else None)
 
 
-def _shared(call: Invocation, *, jobs: bool) -> "SharedSpark":
-    from siltstone.spark.shared_server import ServerRole, SharedSpark
-
+def _shared(call: Invocation, *, jobs: bool) -> SharedSpark:
     return SharedSpark(_settings(call), role=ServerRole.JOBS if jobs else ServerRole.QUERIES)
 
 
-def _show(call: Invocation, shared: "SharedSpark", running: "RunningServer | None", *, in_use: bool) -> None:
+def _show(call: Invocation, shared: SharedSpark, running: RunningServer | None, *, in_use: bool) -> None:
     facts = _facts(shared, running, in_use=in_use)
-    words = shared.last_words()
+    words = shared.log_tail()
 
     def people() -> None:
         if running is None:
@@ -150,14 +128,14 @@ def _show(call: Invocation, shared: "SharedSpark", running: "RunningServer | Non
     call.answer(facts | {"last_lines": words}, people)
 
 
-def _facts(shared: "SharedSpark", running: "RunningServer | None", *, in_use: bool) -> dict[str, Any]:
+def _facts(shared: SharedSpark, running: RunningServer | None, *, in_use: bool) -> dict[str, Any]:
     if running is None:
         return {"running": False, "role": shared.role, "log": str(shared.log)}
     return {
         "running": True,
         "role": shared.role,
         "address": running.address,
-        "pid": shared.keeper_pid(),
+        "pid": shared.daemon_pid(),
         "started_at": running.started_at,
         "uptime_seconds": shared.uptime_seconds(),
         "idle_minutes": running.idle_minutes,
@@ -172,7 +150,7 @@ def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "for": facts["role"],
         "address": facts["address"],
-        "keeper": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
+        "daemon": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
         "in use": "yes" if facts["in_use"] else f"no; ends when unused for {idle:g} minutes",
         "log": facts["log"],
     }

@@ -10,7 +10,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.input_parsing import STANDARD_INPUT
+from siltstone.cli.input_parsing import STANDARD_INPUT, read_parameter
 from siltstone.cli.registration import READ, add
 from siltstone.cli.result_files import print_rows, write_rows
 from siltstone.errors import InvalidRequest
@@ -116,25 +116,21 @@ def sql(  # noqa: PLR0913  # one parameter for each option
             facts = _written(reader.schema, reader, out, chosen, lambda: facts | {"seconds": _since(started)})
         else:
             facts = _written(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
-    _note(call, facts, chosen, out)
+    _show_facts(call, facts, chosen, out)
 
 
 def _all_rows(
     lake: "Lake", text: str, values: dict[str, object], engine: str, timeout: float | None, *, started: float
 ) -> "pa.RecordBatchReader":
-    """Return all rows of a query with more rows than one call returns. `timeout` counts from `started`.
-
-    Raises:
-        InvalidRequest: only the hot engine may answer, which does not stream.
-    """
+    """Return all rows of a query with more rows than one call returns. `timeout` counts from `started`."""
     if engine == "hot":
         raise InvalidRequest(
             f"The query has more than {MAX_ROWS:,} rows, which only Spark streams. Nothing was written. "
             "Use --engine auto, or take fewer rows with --max-rows or LIMIT."
         )
     limit = lake.settings.query_seconds if timeout is None else timeout
-    left = max(limit - _since(started), SHORTEST_SECONDS) if limit else 0.0
-    return lake.stream_sql(text, params=values, timeout=left)
+    remaining = max(limit - _since(started), SHORTEST_SECONDS) if limit else 0.0
+    return lake.stream_sql(text, params=values, timeout=remaining)
 
 
 def _since(started: float) -> float:
@@ -157,11 +153,7 @@ def _written(
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
-    """Return the output format of rows.
-
-    Raises:
-        InvalidRequest: options contradict each other, or the format is unknown.
-    """
+    """Return the output format of rows."""
     if as_csv and (call.as_json or form not in (None, Form.CSV)):
         raise InvalidRequest(f"--csv and {'--json' if call.as_json else f'--format {form}'} exclude each other.")
     try:
@@ -172,32 +164,30 @@ def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool)
         if chosen is Form.PARQUET:
             raise InvalidRequest("Parquet goes into a file: name one with --out.")
         return chosen or (Form.JSON if call.as_json else Form.TABLE)
-    found = chosen or ENDINGS.get(out.suffix.lower())
-    if found is None or found is Form.TABLE:
+    file_form = chosen or ENDINGS.get(out.suffix.lower())
+    if file_form is None or file_form is Form.TABLE:
         raise InvalidRequest(
             f"--out takes a file that ends in {', '.join(ENDINGS)}, or a --format json, csv or parquet."
         )
-    return found
+    return file_form
 
 
 def _values(params: list[str]) -> dict[str, object]:
-    from siltstone.cli.input_parsing import read_parameter
-
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for text in params:
         name, value = read_parameter(text)
-        if name in found:
+        if name in values:
             raise InvalidRequest(f"Parameter {name!r} was given twice.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def _show_plan(call: Invocation, found: "QueryPlanInfo") -> None:
-    data = {"engine": found.engine, "reason": found.reason, "datasets": dict(found.datasets), "plan": found.plan}
+def _show_plan(call: Invocation, info: "QueryPlanInfo") -> None:
+    data = {"engine": info.engine, "reason": info.reason, "datasets": dict(info.datasets), "plan": info.plan}
 
     def people() -> None:
-        render.write_facts({"engine": found.engine, "reason": found.reason, **found.datasets})
-        render.write_text(f"\n{found.plan}")
+        render.write_facts({"engine": info.engine, "reason": info.reason, **info.datasets})
+        render.write_text(f"\n{info.plan}")
 
     call.answer(data, people)
 
@@ -212,7 +202,7 @@ def _facts(result: "QueryResult") -> dict[str, Any]:
     }
 
 
-def _note(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None) -> None:
+def _show_facts(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None) -> None:
     if out is not None and call.as_json:
         render.write_json(facts | {"file": str(out)})
     elif not call.as_json and (out is not None or facts["truncated"] or form is Form.TABLE):

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import OptionalName, chosen, each, invocation, settle
+from siltstone.cli.context import chosen, each, invocation, settle
+from siltstone.cli.options import OptionalName
 from siltstone.cli.registration import DATASETS, add
 from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
     from siltstone.compaction.journal.recovery import RecoveryReport
     from siltstone.compaction.journal.totals import Totals
-    from siltstone.lake import Lake
     from siltstone.model.reports import Status
 
 
@@ -37,14 +37,20 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     call = invocation(context)
     with call.open() as lake:
         datasets, broken = chosen(lake, name, every=name is None)
-        found, failed = each(datasets, lambda dataset: dataset.status())
+        statuses, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
-        strays = lake.unregistered() if name is None else []
-        failures = [*failed.values(), *(error for one in found for error in broken_files(one))]
-        failures += [Corruption(one.described()) for one in strays]
-        told = _journal(lake, failures)
+        unregistered = lake.unregistered() if name is None else []
+        failures = [*failed.values(), *(error for one in statuses for error in broken_files(one))]
+        failures += [Corruption(one.described()) for one in unregistered]
+        try:
+            journal = (
+                _JournalRecords(lake.totals(), lake.unfinished_jobs()) if lake.has_journal() else _JournalRecords()
+            )
+        except SiltstoneError as error:  # the datasets are still shown
+            failures.append(error)
+            journal = _JournalRecords()
     if call.as_json:
-        plain = [one.to_dict() | told.of(one.dataset) | _SOUND for one in found]
+        plain = [one.to_dict() | journal.of(one.dataset) | _SOUND for one in statuses]
         if name is not None:
             for one in plain:
                 render.write_json(one)
@@ -61,13 +67,13 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
                     "broken_reason": None,
                     "unregistered": one.to_dict(),
                 }
-                for one in strays
+                for one in unregistered
             ]
             render.write_json(plain)
     elif name is None:
-        _show_statuses(found, told)
-    elif found:
-        _show_status(found[0], told)
+        _show_statuses(statuses, journal)
+    elif statuses:
+        _show_status(statuses[0], journal)
     settle(call, failures)
 
 
@@ -80,20 +86,20 @@ def broken_files(one: "Status") -> list[SiltstoneError]:
         Corruption.kind: "Restore what is damaged from a copy.",
         Unavailable.kind: "Mend that and try again; the files may be sound.",
     }
-    found: list[SiltstoneError] = []
+    errors: list[SiltstoneError] = []
     for kind, next_step in advice.items():
         paths = [path for path in one.unreadable if one.unreadable_kinds[path] == kind]
         files = [f"{path} ({one.unreadable[path]})" for path in paths]
         reasons = {one.unreadable_reasons[path] for path in paths}
         reason = reasons.pop() if len(reasons) == 1 else None
         more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-        told = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
-        found += [named_error(kind, f"Dataset {one.dataset}: {told}", reason=reason)] if files else []
-    return found
+        text = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
+        errors += [named_error(kind, f"Dataset {one.dataset}: {text}", reason=reason)] if files else []
+    return errors
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _JournalRecords:
     """The journal's records on datasets, shown beside their own status."""
 
     totals: "Totals | None" = None
@@ -117,25 +123,16 @@ class _Told:
 
     def last_job(self, dataset: str) -> str | None:
         """Return the outcome of a dataset's last job as one line."""
-        found = self.of(dataset)
-        if not found["last_job"]:
+        facts = self.of(dataset)
+        if not facts["last_job"]:
             return None
-        failed = f"; {found['failures']} of {found['jobs'] + found['failures']} failed" if found["failures"] else ""
-        how = f"{found['last_job_kind']} {found['last_job_status']} at {_moment(found['last_job_at'])}"
-        return f"{how}: {found['last_job_message']}{failed}"
+        failed = f"; {facts['failures']} of {facts['jobs'] + facts['failures']} failed" if facts["failures"] else ""
+        outcome = f"{facts['last_job_kind']} {facts['last_job_status']} at {_moment(facts['last_job_at'])}"
+        return f"{outcome}: {facts['last_job_message']}{failed}"
 
 
-def _journal(lake: "Lake", failures: list[SiltstoneError]) -> _Told:
-    """Read the journal. An unreadable journal is added to `failures`, and the datasets are still shown."""
-    try:
-        return _Told(lake.totals(), lake.unfinished_jobs()) if lake.has_journal() else _Told()
-    except SiltstoneError as error:
-        failures.append(error)
-        return _Told()
-
-
-def _show_statuses(found: "list[Status]", told: _Told) -> None:
-    if not found:
+def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
+    if not statuses:
         render.write_line("No datasets to show.")
         return
     columns = [
@@ -159,30 +156,26 @@ def _show_statuses(found: "list[Status]", told: _Told) -> None:
             one.backlog_batches,
             _moment(one.oldest_unfolded_at),
             render.size(one.unreferenced_bytes),
-            told.last_job(one.dataset),
+            journal.last_job(one.dataset),
         ]
-        for one in found
+        for one in statuses
     ]
     render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
-    _note_cycles(told)
-
-
-def _note_cycles(told: _Told) -> None:
-    totals = told.totals
+    totals, unfinished = journal.totals, journal.unfinished
     if totals is not None and totals.last_cycle is not None:
         failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
         render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
-    for job in told.unfinished.running if told.unfinished is not None else ():
+    for job in unfinished.running if unfinished is not None else ():
         render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
-    for one in told.unfinished.problems if told.unfinished is not None else ():
-        render.write_note(f"Cannot be read: {one.what}: {one.error}")
+    for problem in unfinished.problems if unfinished is not None else ():
+        render.write_note(f"Cannot be read: {problem.what}: {problem.error}")
 
 
 def _moment(at: str | None) -> str:
     return render.moment(at or "")
 
 
-def _show_status(one: "Status", told: _Told) -> None:
+def _show_status(one: "Status", journal: _JournalRecords) -> None:
     base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
     backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
     render.write_facts(
@@ -195,15 +188,15 @@ def _show_status(one: "Status", told: _Told) -> None:
             "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {_moment(one.oldest_unfolded_at)}"
             if one.oldest_unfolded_at
             else "base is up to date",
-            "a fold": _told_fold(one),
+            "a fold": _fold_text(one),
             "sequence": f"{one.sequence}, folded up to {one.watermark}",
             "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
-            "last job": told.last_job(one.dataset) or "none yet",
+            "last job": journal.last_job(one.dataset) or "none yet",
         }
     )
 
 
-def _told_fold(one: "Status") -> str:
+def _fold_text(one: "Status") -> str:
     if not one.backlog_rows:
         return "has nothing to do"
     rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"

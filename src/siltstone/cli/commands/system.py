@@ -8,7 +8,9 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.registration import SYSTEM, add
+from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, SiltstoneError
+from siltstone.model.roles import check_may_write
 
 
 def register(app: typer.Typer) -> None:
@@ -63,15 +65,14 @@ def doctor(
 def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
     """List the damages and, with `yes`, repair them one by one. A failed repair does not stop the next ones."""
     from siltstone.maintenance.repair import DamageKind
-    from siltstone.model.roles import check_may_write
 
     with call.open() as lake:
         if yes:
             check_may_write(lake.settings.role, doing="repair the lake")
-        found = lake.damages()
-        if not found:
+        damages = lake.damages()
+        if not damages:
             lake.require_exists()
-        chosen = [one for one in found if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
+        chosen = [one for one in damages if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
         outcome: dict[int, str] = {}
         repaired: set[int] = set()
         for one in chosen if yes else []:
@@ -81,27 +82,24 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
                 repaired.add(id(one))
             except SiltstoneError as error:
                 outcome[id(one)] = f"failed: {error}"
-    for one in found:
-        outcome.setdefault(id(one), "would be repaired" if one in chosen else _by_hand(one.repairable))
-    good = all(id(one) in repaired for one in found)
+    for one in damages:
+        left = "only with --drop-missing" if one.repairable else "needs a person"
+        outcome.setdefault(id(one), "would be repaired" if one in chosen else left)
+    good = all(id(one) in repaired for one in damages)
 
     def people() -> None:
-        if not found:
+        if not damages:
             render.write_line("No damage was found.")
             return
-        rows = [[one.subject, one.kind.value, one.found, one.remedy, outcome[id(one)]] for one in found]
+        rows = [[one.subject, one.kind.value, one.found, one.remedy, outcome[id(one)]] for one in damages]
         render.write_table(["what", "damage", "found", "repair", "state"], rows)
         if chosen and not yes:
             render.write_note("Nothing was changed. Pass --yes to repair what would be repaired.")
 
-    plain = [one.to_dict() | {"state": outcome[id(one)]} for one in found]
+    plain = [one.to_dict() | {"state": outcome[id(one)]} for one in damages]
     call.answer({"ok": good, "dry_run": not yes, "damages": plain}, people)
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
-
-
-def _by_hand(repairable: bool) -> str:  # noqa: FBT001
-    return "only with --drop-missing" if repairable else "needs a person"
 
 
 def demo(
@@ -122,8 +120,6 @@ def demo(
     silt demo --candidates 1000 --calls 5000 --keep /tmp/lake
     """
     from siltstone.cli.demo_output import run_demo
-    from siltstone.config import Settings
-    from siltstone.model.roles import check_may_write
 
     check_may_write(Settings.load().role, doing="run the demo")
     if not run_demo(invocation(context), candidates=candidates, calls=calls, keep=keep):

@@ -1,16 +1,15 @@
 """Tiers, the roll-up rules for periods of logs, of the lake and of one dataset: tiers."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import complete_name, invocation
+from siltstone.cli.context import invocation
+from siltstone.cli.options import OptionalName
 from siltstone.cli.registration import MAINTENANCE, add
 from siltstone.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from siltstone.model.tiers import Tier
+from siltstone.model.tiers import Tier, age_text, exact_size_text, tiers_from_text
 
 
 def register(app: typer.Typer) -> None:
@@ -20,9 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def tiers(
     context: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)
-    ] = None,
+    name: OptionalName = None,
     *,
     changes: Annotated[
         list[str] | None,
@@ -47,20 +44,16 @@ def tiers(
         )
     with call.open() as lake:
         if name is None:
-            from siltstone.model.tiers import tiers_from_text
-
-            found = tiers_from_text(lake.settings.tiers)
+            shown = tiers_from_text(lake.settings.tiers)
         elif changes or reset:
-            found = lake.dataset(name).set_tiers("; ".join(changes or []), reset=reset)
+            shown = lake.dataset(name).set_tiers("; ".join(changes or []), reset=reset)
         else:
-            found = lake.dataset(name).tiers()
-    call.answer([tier.to_dict() for tier in found], lambda: _show(name, found))
+            shown = lake.dataset(name).tiers()
+    call.answer([tier.to_dict() for tier in shown], lambda: _show(name, shown))
 
 
-def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
-    from siltstone.model.tiers import age_text, exact_size_text
-
-    if not found:
+def _show(name: str | None, shown: tuple[Tier, ...]) -> None:
+    if not shown:
         render.write_line(f"Dataset {name} is keyed and has no tiers; they roll up the periods of logs.")
         return
     columns = ["tier", "from", "to", "enabled", "age", "files", "target", "files a job", "quiet", "looked at"]
@@ -77,6 +70,6 @@ def _show(name: str | None, found: "tuple[Tier, ...]") -> None:
             age_text(tier.quiet_seconds),
             tier.cron,
         ]
-        for tier in found
+        for tier in shown
     ]
     render.write_table(columns, rows, numbers=["files", "target", "files a job"])

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, complete_name, confirm, invocation
+from siltstone.cli.context import Invocation, confirm, invocation
+from siltstone.cli.input_parsing import read_keys, read_lines, read_rows, read_subjects
+from siltstone.cli.options import KeysFile, Name, Rows, RowsFile
 from siltstone.cli.registration import WRITE, add
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from siltstone.model.reports import LoadReport, TombstoneAck
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="catalog.schema.table", autocompletion=complete_name)]
 Producer = Annotated[
     str | None, typer.Option("--producer", metavar="ID", help="Who writes; with --sequence, only once.")
 ]
@@ -33,14 +34,12 @@ def register(app: typer.Typer) -> None:
     add(app, "ingest", ingest, WRITE)
 
 
-def upsert(  # one parameter for each option
+def upsert(
     context: typer.Context,
     name: Name,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
-    ] = None,
+    file: RowsFile = None,
     *,
-    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    row: Rows = None,
     order_by: Annotated[
         str | None,
         typer.Option("--order-by", metavar="A,B", help="Of rows with one key write the last by these columns."),
@@ -57,8 +56,6 @@ def upsert(  # one parameter for each option
     silt upsert crm.sales.candidates rows.ndjson
     generate | silt upsert crm.sales.candidates - --producer nightly --sequence 17
     """
-    from siltstone.cli.input_parsing import read_rows
-
     call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
@@ -69,19 +66,21 @@ def upsert(  # one parameter for each option
         if ack.applied:
             render.write_line(f"Wrote {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}.")
         else:
-            render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
+            render.write_line(_written_before(producer, sequence))
 
     call.answer(ack.to_dict(), people)
+
+
+def _written_before(producer: str | None, sequence: int | None) -> str:
+    return f"Producer {producer} had written sequence {sequence} before; nothing was written again."
 
 
 def update(
     context: typer.Context,
     name: Name,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
-    ] = None,
+    file: RowsFile = None,
     *,
-    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    row: Rows = None,
     missing: Annotated[
         str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does.")
     ] = "error",
@@ -98,26 +97,22 @@ def update(
     silt update crm.sales.candidates --row '{"candidate_id": "CAND-000007", "score": 0.5}'
     silt update crm.sales.candidates scores.ndjson --missing insert
     """
-    from siltstone.cli.input_parsing import read_rows
-
     call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         rows = read_rows(file, row or [])
         ack = dataset.update(rows, missing=missing, producer=producer, sequence=sequence)
     done = f"Updated {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
-    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
-    call.answer(ack.to_dict(), lambda: render.write_line(done if ack.applied else before))
+    shown = done if ack.applied else _written_before(producer, sequence)
+    call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
-def append(  # one parameter for each option
+def append(
     context: typer.Context,
     name: Name,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A JSON array, or one object a line; - is standard input.")
-    ] = None,
+    file: RowsFile = None,
     *,
-    row: Annotated[list[str] | None, typer.Option("--row", metavar="JSON", help="A row; may be repeated.")] = None,
+    row: Rows = None,
     producer: Producer = None,
     sequence: Sequence = None,
     on_bad_row: Annotated[
@@ -140,8 +135,6 @@ def append(  # one parameter for each option
     silt append web.eu.clicks clicks.ndjson --on-bad-row skip
     generate | silt append web.eu.clicks - --producer edge-3 --sequence 17
     """
-    from siltstone.cli.input_parsing import read_rows
-
     call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
@@ -154,7 +147,7 @@ def append(  # one parameter for each option
         elif not ack.rows:
             render.write_line("Every row was refused; nothing was written.")
         else:
-            render.write_line(f"Producer {producer} had written sequence {sequence} before; nothing was written again.")
+            render.write_line(_written_before(producer, sequence))
         for refused in ack.refused:
             render.write_note(f"Row {refused.row} was refused: {refused.reason}")
 
@@ -169,9 +162,7 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         typer.Argument(metavar="KEY", help="Key or subject values; several columns as a JSON array or object."),
     ] = None,
     *,
-    file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Keys, one a line; - is standard input.")
-    ] = None,
+    file: KeysFile = None,
     where: Annotated[
         str | None, typer.Option("--where", metavar="SQL", help="A condition instead of keys, answered on Spark.")
     ] = None,
@@ -201,8 +192,6 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     silt tombstone web.eu.clicks V-7 --actor dpo
     silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
     """
-    from siltstone.cli.input_parsing import read_keys, read_lines, read_subjects
-
     call = invocation(context)
     if where is not None:
         if keys or file is not None:
@@ -226,11 +215,11 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         read = read_subjects if dataset.spec.is_log else read_keys
         values = read(texts, dataset.schema, dataset.spec.found_by)
         ack = dataset.tombstone(values, actor=actor, reason=reason, producer=producer, sequence=sequence)
-    before = f"Producer {producer} had written sequence {sequence} before; nothing was written again."
-    call.answer(ack.to_dict(), lambda: render.write_line(_hidden(name, ack) if ack.applied else before))
+    shown = _hidden_text(name, ack) if ack.applied else _written_before(producer, sequence)
+    call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
-def _hidden(name: str, ack: "TombstoneAck") -> str:
+def _hidden_text(name: str, ack: "TombstoneAck") -> str:
     """Return the result of tombstones by key or subject as text."""
     keys = render.counted(ack.rows, "tombstone")
     if ack.rows_matched is None:
@@ -240,7 +229,9 @@ def _hidden(name: str, ack: "TombstoneAck") -> str:
     return f"Hid {render.counted(ack.rows_matched, 'row')} of {name}, sequence {ack.sequence} ({keys})."
 
 
-def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
+def _hide_matching(
+    call: Invocation, name: str, where: str, options: dict[str, Any], *, yes: bool, dry_run: bool
+) -> None:
     """Count the matching rows, ask for confirmation, and tombstone them."""
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
@@ -255,7 +246,7 @@ def _hide_matching(call: Invocation, name: str, where: str, given: dict[str, Any
                 return
             confirm(f"Hide {render.counted(rows, 'row')} of {name}?", yes=yes)
         with call.showing("Hiding on Spark", lake):
-            ack = dataset.tombstone(where=where, **given)
+            ack = dataset.tombstone(where=where, **options)
     hidden = f"Hid {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
     nothing = "Nothing was written: no row matches, or the producer had written it before."
     call.answer(ack.to_dict(), lambda: render.write_line(hidden if ack.applied else nothing))
@@ -269,15 +260,15 @@ def tombstones(context: typer.Context, name: Name) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        found = lake.dataset(name).tombstones()
+        rows = lake.dataset(name).tombstones()
 
     def people() -> None:
-        if not found:
+        if not rows:
             render.write_line(f"No unfolded tombstones in {name}.")
             return
-        render.write_rows(list(found[0]), [list(row.values()) for row in found])
+        render.write_rows(list(rows[0]), [list(row.values()) for row in rows])
 
-    call.answer(found, people)
+    call.answer(rows, people)
 
 
 def ingest(  # noqa: PLR0913  # one parameter for each option
@@ -375,10 +366,10 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         "timestamp_format": timestamp_format,
         "decimal_comma": decimal_comma or None,
     }
-    options = {
+    csv_options = {
         "--no-header" if name == "header" else f"--{name.replace('_', '-')}": value for name, value in csv.items()
     }
-    files_only = {"--format": file_format, "--reload": reload or None, **options}
+    files_only = {"--format": file_format, "--reload": reload or None, **csv_options}
     _check_source(paths, jdbc, database=database, files_only=files_only)
     with call.working(f"Loading into {name} on Spark") as lake:
         dataset = lake.dataset(name)
@@ -390,7 +381,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
             )
 
     def people() -> None:
-        _show_aside(report)
+        _show_not_loaded(report)
         if not report.files:
             render.write_line(f"Nothing new to load into {name}; --reload loads the same files once more.")
             return
@@ -402,7 +393,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
     call.answer(report.to_dict(), people)
 
 
-def _show_aside(report: "LoadReport") -> None:
+def _show_not_loaded(report: "LoadReport") -> None:
     """Show what was not loaded, and where it is."""
     if report.files_skipped:
         render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
@@ -427,10 +418,10 @@ def _check_source(
     """Refuse a call without a source, or with two."""
     if bool(paths) == (jdbc is not None):
         raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
-    if jdbc is None and (given := [option for option, value in database.items() if value is not None]):
-        raise InvalidRequest(f"--{given[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
-    if jdbc is not None and (given := [option for option, value in files_only.items() if value is not None]):
-        raise InvalidRequest(f"{given[0]} goes with files, not with --jdbc. Nothing was loaded.")
+    if jdbc is None and (passed := [option for option, value in database.items() if value is not None]):
+        raise InvalidRequest(f"--{passed[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
+    if jdbc is not None and (passed := [option for option, value in files_only.items() if value is not None]):
+        raise InvalidRequest(f"{passed[0]} goes with files, not with --jdbc. Nothing was loaded.")
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -4,7 +4,7 @@ A runner with several slots gets each job in a separate thread. Jobs of one data
 not exclude each other. The thread that runs the cycle passes on all events.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -85,12 +85,17 @@ class _Cycle:
             try:
                 while running or (waiting and not self._stopping()):
                     while len(running) < width and not self._stopping():
-                        job = next((one for one in waiting if _free(one, running.values())), None)
+                        busy = [job.spec for job in running.values()]
+                        free = (job for job in waiting if not any(exclude_each_other(job.spec, spec) for spec in busy))
+                        job = next(free, None)
                         if job is None:
                             break
                         waiting.remove(job)
                         self.publish(JobBegan(job=job))
-                        running[pool.submit(self._carry_out, job)] = job
+                        future = pool.submit(
+                            run_with_retries, job, self._runner, clock=self._clock, stopping=self._is_stopping
+                        )
+                        running[future] = job
                     for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
                         job = running.pop(future)
                         done[job.id] = future.result()
@@ -99,11 +104,5 @@ class _Cycle:
                 self._interrupted = True  # the guards of the running jobs end them
         return done
 
-    def _carry_out(self, job: Job) -> JobResult:
-        return run_with_retries(
-            job, self._runner, clock=self._clock, stopping=lambda: self._interrupted or self._stopping()
-        )
-
-
-def _free(job: Job, running: Iterable[Job]) -> bool:
-    return not any(exclude_each_other(job.spec, other.spec) for other in running)
+    def _is_stopping(self) -> bool:
+        return self._interrupted or self._stopping()

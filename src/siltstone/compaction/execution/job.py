@@ -19,13 +19,13 @@ from siltstone.compaction.planning.model import (
     total_rows,
 )
 from siltstone.errors import InvalidRequest
+from siltstone.model.reports import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
 if TYPE_CHECKING:
     from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
     from siltstone.dataset.store import Store
-    from siltstone.model.reports import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
-    Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
+Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
 ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
 """Kinds that rewrite a given list of files. The list may be split. The parts run in any order and side by side."""
@@ -76,19 +76,15 @@ class Job:
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Job":
+    def from_dict(cls, data: Mapping[str, Any]) -> "Job":
         """Return the job from the data that `to_dict` returned."""
-        spec = dict(found["spec"])
-        files = tuple(_entry(values) for values in spec.pop("files"))
+        spec = dict(data["spec"])
+        entries = [FileEntry(*values) for values in spec.pop("files")]
+        files = tuple(entry._replace(partition=_partition(entry.partition)) for entry in entries)
         kind, partition = JobKind(spec.pop("kind")), _partition(spec.pop("partition"))
         by = tuple(spec.pop("by"))
         candidate = JobSpec(kind=kind, partition=partition, files=files, by=by, **spec)
-        return cls(id=found["id"], cycle=found["cycle"], epoch=found["epoch"], is_part=found["is_part"], spec=candidate)
-
-
-def _entry(values: Sequence[Any]) -> FileEntry:
-    entry = FileEntry(*values)
-    return entry._replace(partition=_partition(entry.partition))
+        return cls(id=data["id"], cycle=data["cycle"], epoch=data["epoch"], is_part=data["is_part"], spec=candidate)
 
 
 def _partition(values: Sequence[Sequence[Any]]) -> tuple[tuple[str, str | None], ...]:
@@ -125,7 +121,7 @@ def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
 class Runner(Protocol):
     """Runs jobs, in this process or in a worker."""
 
-    def run(self, job: Job) -> "Report":
+    def run(self, job: Job) -> Report:
         """Run one job.
 
         Raises:
@@ -135,17 +131,13 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class StoppableRunner(Protocol):
+class StoppableRunner(Runner, Protocol):
     """A runner that can cancel a job. It may run several jobs at once, each called from a separate thread."""
 
     width: int
     """Number of jobs that it runs at once."""
     limit_seconds: float
     """Time limit of one attempt in seconds; 0 means no limit."""
-
-    def run(self, job: Job) -> "Report":
-        """Run one job; see `Runner`."""
-        ...
 
     def stop(self, job: Job) -> None:
         """Cancel a job: its `run` raises, unless the job has committed. May be called repeatedly, from any thread."""
@@ -158,37 +150,35 @@ class InlineRunner:
     width = 1
 
     def __init__(
-        self, compactor: "DatasetMaintenance", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0
+        self, operations: "DatasetMaintenance", store: "Callable[[str], Store]", *, limit_seconds: float = 0.0
     ) -> None:
         """Use these operations. `store` returns the store of a dataset by name."""
-        self._compactor = compactor
+        self._operations = operations
         self._store = store
         self.limit_seconds = limit_seconds
 
-    def run(self, job: Job) -> "Report":
+    def run(self, job: Job) -> Report:
         """Run one job in this process."""
-        with self._compactor.tagged(job.id):
-            return self._run(job)
+        spec, operations = job.spec, self._operations
+        with operations.tagged(job.id):
+            store = self._store(spec.dataset)
+            match spec.kind:
+                case JobKind.FOLD | JobKind.PURGE:
+                    purge = spec.kind is JobKind.PURGE
+                    return operations.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
+                case JobKind.SQUASH:
+                    return operations.squash(store, epoch=job.epoch, job=job.id)
+                case JobKind.ROLL_UP:
+                    return operations.roll_up(store, spec, epoch=job.epoch, job=job.id)
+                case JobKind.CLUSTER:
+                    return operations.cluster(store, spec, epoch=job.epoch, job=job.id)
+                case JobKind.VACUUM:
+                    requested = spec.retention_hours
+                    hours = store.settings.vacuum_retention_hours if requested is None else requested
+                    return operations.vacuum(store, retention_hours=hours, dry_run=False)
+                case _:
+                    raise InvalidRequest(f"Dataset {spec.dataset}: {spec.kind} is not an operation on a dataset.")
 
     def stop(self, job: Job) -> None:
         """Interrupt the Spark work of the job."""
-        self._compactor.interrupt(job.id)
-
-    def _run(self, job: Job) -> "Report":
-        store = self._store(job.spec.dataset)
-        match job.spec.kind:
-            case JobKind.FOLD | JobKind.PURGE:
-                purge = job.spec.kind is JobKind.PURGE
-                return self._compactor.compact(store, purge=purge, epoch=job.epoch, job=job.id, until=job.until)
-            case JobKind.SQUASH:
-                return self._compactor.squash(store, epoch=job.epoch, job=job.id)
-            case JobKind.ROLL_UP:
-                return self._compactor.roll_up(store, job.spec, epoch=job.epoch, job=job.id)
-            case JobKind.CLUSTER:
-                return self._compactor.cluster(store, job.spec, epoch=job.epoch, job=job.id)
-            case JobKind.VACUUM:
-                asked = job.spec.retention_hours
-                hours = store.settings.vacuum_retention_hours if asked is None else asked
-                return self._compactor.vacuum(store, retention_hours=hours, dry_run=False)
-            case _:
-                raise InvalidRequest(f"Dataset {job.spec.dataset}: {job.spec.kind} is not an operation on a dataset.")
+        self._operations.interrupt(job.id)

@@ -17,17 +17,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import DIVISIBLE, Job, Runner, StoppableRunner
+from siltstone.compaction.execution.job import DIVISIBLE, Job, Report, Runner, StoppableRunner
 from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, evidence_of
 from siltstone.compaction.planning.model import JobKind, JobSpec
 from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, reason_of
-from siltstone.model.reports import FailedAttempt, JobResult, OutputFile
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.job import Report
+from siltstone.model.reports import FailedAttempt, JobResult
 
 MAX_DEPTH: Final = 4
 """Highest number of times that a batch is halved. If a sixteenth of a batch fails, size is not the cause."""
@@ -129,7 +126,7 @@ class _JobExecution:
     stopping: Stopping
     waiting: deque[JobPart] = field(default_factory=deque)
     attempts: int = 0
-    reports: "list[Report]" = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
     given_up: list["_GivenUp"] = field(default_factory=list)
     corrupt: dict[str, str] = field(default_factory=dict)
@@ -138,9 +135,18 @@ class _JobExecution:
         started = self.clock.monotonic_seconds()
         self.waiting.append(JobPart(job=self.job))
         while self.waiting:
-            self.waiting.extendleft(reversed(self._tried(self.waiting.popleft())))
+            self.waiting.extendleft(reversed(self._attempt(self.waiting.popleft())))
         spec = self.job.spec
         left = self.given_up[0] if self.given_up else None
+        if left is None:
+            outcome = "done"
+        elif self.reports:
+            outcome = "partly"
+        else:
+            outcome = "cancelled" if left.failure is Failure.CANCELLED else "failed"
+        reports = [report.to_dict() for report in self.reports]
+        for report in reports:
+            report.pop("outputs", None)  # the result has those of all parts
         return JobResult(
             job=self.job.id,
             kind=str(spec.kind),
@@ -148,27 +154,20 @@ class _JobExecution:
             dataset=spec.dataset,
             period=spec.period,
             trigger=spec.trigger,
-            report=combined([_counts(report) for report in self.reports]),
+            report=combined(reports),
             error=None if left is None else left.text,
             error_kind=None if left is None else left.kind,
             error_reason=None if left is None or left.reason is None else str(left.reason),
-            outcome=self._outcome(),
+            outcome=outcome,
             failure=None if left is None else str(left.failure),
             attempts=self.attempts,
             seconds=self.clock.monotonic_seconds() - started,
             failed_attempts=tuple(self.failed),
             corrupt=tuple(sorted(self.corrupt)),
-            outputs=tuple(output for report in self.reports for output in _outputs(report)),
+            outputs=tuple(output for report in self.reports for output in getattr(report, "outputs", ())),
         )
 
-    def _outcome(self) -> str:
-        if not self.given_up:
-            return "done"
-        if self.reports:
-            return "partly"
-        return "cancelled" if self.given_up[0].failure is Failure.CANCELLED else "failed"
-
-    def _tried(self, part: JobPart) -> Sequence[JobPart]:
+    def _attempt(self, part: JobPart) -> Sequence[JobPart]:
         """Make one attempt. Return the parts to run in its place."""
         if self.stopping():
             text = f"Dataset {part.job.spec.dataset}: the job was cancelled."
@@ -182,9 +181,9 @@ class _JobExecution:
                 raised = error
             else:
                 return ()
-        return self._after(part, raised, classify(evidence_of(raised, asked=guard.asked)))
+        return self._on_failure(part, raised, classify(evidence_of(raised, stopped_for=guard.stopped_for)))
 
-    def _after(self, part: JobPart, error: Exception, failure: Failure) -> Sequence[JobPart]:
+    def _on_failure(self, part: JobPart, error: Exception, failure: Failure) -> Sequence[JobPart]:
         """Decide what follows a failure."""
         instead: Sequence[JobPart] = ()
         halved = False
@@ -194,7 +193,7 @@ class _JobExecution:
             if not instead and not part.again and failure is Failure.KILLED:
                 instead = (JobPart(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
-            instead = self._without(part, error)
+            instead = self._without_unreadable(part, error)
         text = _error_text(error, failure)
         self.failed.append(
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
@@ -206,7 +205,7 @@ class _JobExecution:
                 self.waiting.clear()  # later parts of a fold depend on this part
         return instead
 
-    def _without(self, part: JobPart, error: UnreadableFiles) -> Sequence[JobPart]:
+    def _without_unreadable(self, part: JobPart, error: UnreadableFiles) -> Sequence[JobPart]:
         """Return the part without its unreadable files.
 
         Return nothing if too few files are left or the job needs all of them.
@@ -244,34 +243,25 @@ def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     if len(reports) <= 1:
         return dict(reports[0]) if reports else None
     is_fold = any("watermark" in report for report in reports)
-    summed, kept = (SUMMED_OF_FOLDS, OF_BASE) if is_fold else (SUMMED, frozenset[str]())
+    summed, first = (SUMMED_OF_FOLDS, OF_BASE) if is_fold else (SUMMED, frozenset[str]())
     whole: dict[str, Any] = {}
     for report in reports:
         for name, value in report.items():
-            if name not in whole or name not in kept:
+            if name not in whole or name not in first:
                 whole[name] = whole[name] + value if name in whole and name in summed else value
     return whole
 
 
-def _counts(report: "Report") -> dict[str, Any]:
-    """Return a report as plain data, without the manifest: the job's result has the manifests of all parts."""
-    return {name: value for name, value in report.to_dict().items() if name != "outputs"}
-
-
-def _outputs(report: "Report") -> tuple[OutputFile, ...]:
-    return getattr(report, "outputs", ())
-
-
 class _Guard:
-    """Ends an attempt that exceeds its time limit, or whose cycle stops. `asked` is the reason."""
+    """Ends an attempt that exceeds its time limit, or whose cycle stops. `stopped_for` is the reason."""
 
     def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
-        self.asked: Failure | None = None
+        self.stopped_for: Failure | None = None
         self._runner = runner
         self._job = job
         self._clock = clock
         self._stopping = stopping
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "_Guard":
@@ -282,17 +272,17 @@ class _Guard:
         return self
 
     def __exit__(self, *_failure: object) -> None:
-        self._over.set()
+        self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self, runner: StoppableRunner) -> None:
         """Interrupt repeatedly, because an interrupt between two Spark jobs has no effect."""
         started = self._clock.monotonic_seconds()
-        while not self._over.wait(POLL_SECONDS):
+        while not self._ended.wait(POLL_SECONDS):
             late = 0 < runner.limit_seconds < self._clock.monotonic_seconds() - started
-            if self.asked is None and (late or self._stopping()):
-                self.asked = Failure.TIME_LIMIT if late else Failure.CANCELLED
-            if self.asked is not None:
+            if self.stopped_for is None and (late or self._stopping()):
+                self.stopped_for = Failure.TIME_LIMIT if late else Failure.CANCELLED
+            if self.stopped_for is not None:
                 with suppress(Exception):  # a failed interrupt is repeated
                     runner.stop(self._job)

@@ -5,21 +5,16 @@ leases one per lease, because their rows are replaced by name. Replaced files ar
 checkpointed and cleaned when they are written.
 """
 
-from typing import TYPE_CHECKING
-
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import Job, StoppableRunner
+from siltstone.compaction.execution.job import Job, Report, StoppableRunner
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
 from siltstone.errors import Conflict
 from siltstone.eventlog.compaction import squash_files
-from siltstone.eventlog.local_table import PRESENCE, open_table, sweep
+from siltstone.eventlog.local_table import LIVENESS_FOLDER, open_table, sweep
 from siltstone.model.files import DataFile
 from siltstone.model.reports import SquashReport
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.job import Report
 
 
 class SystemTableRunner:
@@ -34,27 +29,17 @@ class SystemTableRunner:
         self._settings = settings
         self._clock = clock
 
-    def run(self, job: Job) -> "Report":
-        """Run one job.
+    def run(self, job: Job) -> Report:
+        """Run one job. For the event log: merge the planned files. Every event keeps its index.
+
+        The log also merges its files itself during appends. If it was faster, there is nothing left to do, and the job
+        succeeds.
 
         Raises:
             SiltstoneError: the job failed.
         """
         if job.spec.kind is not JobKind.EVENTS:
             return self._others.run(job)
-        return self._squash_events(job)
-
-    def stop(self, job: Job) -> None:
-        """Cancel a job. A job on the lake's own tables is left to finish, because it takes only a moment."""
-        if job.spec.kind is not JobKind.EVENTS:
-            self._others.stop(job)
-
-    def _squash_events(self, job: Job) -> SquashReport:
-        """Merge the planned files of the event log. No event changes, and every event keeps its index.
-
-        The log also merges its files itself during appends. If it was faster, there is nothing left to do, and the job
-        succeeds.
-        """
         started = self._clock.monotonic_seconds()
         table = open_table(self._layout.events, settings=self._settings, clock=self._clock)
         pinned = table.pin()
@@ -65,7 +50,7 @@ class SystemTableRunner:
             taken = []
         try:
             if taken:
-                written = squash_files(table, pinned.version, taken, presence=PRESENCE, clock=self._clock)
+                written = squash_files(table, pinned.version, taken, liveness_folder=LIVENESS_FOLDER, clock=self._clock)
         except Conflict:
             taken = []
         sweep(table)
@@ -79,3 +64,8 @@ class SystemTableRunner:
             bytes_after=sum(file.size_bytes for file in written),
             seconds=self._clock.monotonic_seconds() - started,
         )
+
+    def stop(self, job: Job) -> None:
+        """Cancel a job. A job on the lake's own tables is left to finish, because it takes only a moment."""
+        if job.spec.kind is not JobKind.EVENTS:
+            self._others.stop(job)

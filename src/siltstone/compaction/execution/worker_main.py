@@ -23,18 +23,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 import psutil
 import pyarrow as pa
 
 from siltstone.clock import SystemClock
-from siltstone.compaction.components import LakeComponents, LakeContext
 from siltstone.compaction.execution.job import InlineRunner, Job
 from siltstone.compaction.failures import UnreadableFiles, foreign_text
+from siltstone.compaction.lake_components import LakeComponents, LakeContext
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
 from siltstone.delta.table_reader import LogChanged
@@ -44,10 +44,7 @@ from siltstone.spark.errors import is_away, spark_errors
 from siltstone.spark.jvm import end_children
 from siltstone.spark.session import ENDING_SECONDS, jvm_ended_with, session
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-PARENT_LOOK_SECONDS: Final = 1.0
+PARENT_POLL_SECONDS: Final = 1.0
 ORPHANED: Final = 3
 """Exit code of a worker whose parent died."""
 MAX_TEXT_CHARS: Final = 4000
@@ -70,7 +67,7 @@ class WorkerContext:
             layout=Layout.at(lake),
             settings=replace(settings, lookup_cache_mb=0),
             clock=SystemClock(),
-            spark=lambda: own_session(settings),
+            spark=lambda: session(settings, role="worker"),
         )
         self._components = LakeComponents(context)
         self._inline = InlineRunner(self._components.operations, self._components.store)
@@ -90,15 +87,10 @@ class WorkerContext:
         self._components.close()
 
 
-def own_session(settings: Settings) -> "SparkSession":
-    """Return the session on this process's own JVM."""
-    return session(settings, role="worker")
-
-
 def failed(error: Exception) -> Answer:
     """Return the answer that describes an error, and how the JVM ended if it did."""
     cause = error.__cause__
-    away = any(isinstance(one, Exception) and is_away(one) for one in (error, cause))
+    away = any(isinstance(failure, Exception) and is_away(failure) for failure in (error, cause))
     return {
         "failed": str(error)[:MAX_TEXT_CHARS] or type(error).__name__,
         "kind": error.kind if isinstance(error, SiltstoneError) else "",
@@ -119,32 +111,28 @@ class Worker:
         self._scratch = scratch
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._busy = threading.Event()
-        self._places: dict[str, WorkerContext] = {}
+        self._contexts: dict[str, WorkerContext] = {}
 
     def serve(self, do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:
         """Run jobs until the input ends."""
-        for watch in (self._read, self._look):
+        for watch in (self._read_requests, self._watch_parent):
             threading.Thread(target=watch, name=f"siltstone-worker{watch.__name__}", daemon=True).start()
-        for line in self._asked():
-            asked = json.loads(line)
-            answer = do(self._place(asked), Job.from_dict(asked["job"]))
+        while (line := self._lines.get()) is not None:
+            request = json.loads(line)
+            key = json.dumps([request["lake"], request["settings"]], sort_keys=True)
+            if key not in self._contexts:
+                settings = Settings.load(environment={}, **request["settings"])
+                self._contexts[key] = WorkerContext(Path(request["lake"]), settings)
+            answer = do(self._contexts[key], Job.from_dict(request["job"]))
             self._busy.clear()
             self._answers.write(json.dumps(answer) + "\n")
             self._answers.flush()
-        self._end()
+        for context in self._contexts.values():
+            context.close()
+        end_children()
+        self._clean()
 
-    def _asked(self) -> Iterator[str]:
-        while (line := self._lines.get()) is not None:
-            yield line
-
-    def _place(self, asked: dict[str, Any]) -> WorkerContext:
-        key = json.dumps([asked["lake"], asked["settings"]], sort_keys=True)
-        if key not in self._places:
-            settings = Settings.load(environment={}, **asked["settings"])
-            self._places[key] = WorkerContext(Path(asked["lake"]), settings)
-        return self._places[key]
-
-    def _read(self) -> None:
+    def _read_requests(self) -> None:
         """Read requests. The end of the input during a job means that the parent has died."""
         for line in sys.stdin:
             self._busy.set()
@@ -153,17 +141,11 @@ class Worker:
             self._die()
         self._lines.put(None)
 
-    def _look(self) -> None:
+    def _watch_parent(self) -> None:
         """Detect the death of the parent, even if another process still holds its end of the pipe."""
         while os.getppid() == self._parent:
-            time.sleep(PARENT_LOOK_SECONDS)
+            time.sleep(PARENT_POLL_SECONDS)
         self._die()
-
-    def _end(self) -> None:
-        for place in self._places.values():
-            place.close()
-        end_children()
-        self._clean()
 
     def _die(self) -> None:
         for member in session_members(os.getsid(0)) - {os.getpid()}:
@@ -189,9 +171,9 @@ def session_members(leader: int) -> set[int]:
 
 def own_stdout() -> TextIO:
     """Reserve standard output for answers. Redirect all other output, also that of a JVM, to standard error."""
-    kept = os.dup(1)
+    answers = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(kept, "w")
+    return os.fdopen(answers, "w")
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:

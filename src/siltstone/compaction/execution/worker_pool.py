@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job
+from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, Report
 from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
 from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, evidence_of, exit_text
 from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
@@ -28,9 +28,6 @@ from siltstone.errors import SiltstoneError, Unavailable, named_error
 from siltstone.model.columns import JOB
 from siltstone.model.reports import CompactReport, LandedReport, OutputFile, RollUpReport
 from siltstone.spark.output_files import manifest
-
-if TYPE_CHECKING:
-    from siltstone.compaction.execution.job import Report
 
 REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
     JobKind.FOLD: CompactReport,
@@ -50,7 +47,7 @@ class WorkerPool:
         *,
         settings: Settings,
         clock: Clock,
-        compactor: DatasetMaintenance,
+        operations: DatasetMaintenance,
         store: Callable[[str], Store],
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
@@ -63,17 +60,17 @@ class WorkerPool:
         self._lake = lake
         self._settings = settings
         self._clock = clock
-        self._compactor = compactor
+        self._operations = operations
         self._store = store
         self._command = command
         self._environment = environment
-        self._inline = InlineRunner(compactor, store)
+        self._inline = InlineRunner(operations, store)
         self._inline_turn = threading.Lock()
         self._mutex = threading.Lock()
         self._idle: list[WorkerProcess] = []
         self._at_work: dict[str, WorkerProcess] = {}
 
-    def run(self, job: Job) -> "Report":
+    def run(self, job: Job) -> Report:
         """Run one job, in a worker if it needs Spark.
 
         Raises:
@@ -96,7 +93,10 @@ class WorkerPool:
         if "done" in answer:
             self._put_back(job, worker, sound=True)
             return report_from(job.spec.kind, answer["done"])
-        error = self._error(worker, answer)
+        error = error_from(answer, stderr=worker.stderr_tail())
+        if classify(evidence_of(error)) is Failure.UNKNOWN:
+            worker.close()  # its JVM may still print: its output is complete when it has ended
+            error = WorkerLost(str(error), ended_with=None, stderr=worker.stderr_tail(), reason=error.reason)
         self._put_back(job, worker, sound=not classify(evidence_of(error)).discard_worker)
         raise error
 
@@ -136,8 +136,8 @@ class WorkerPool:
             worker = self._idle.pop() if idle else None
             if worker is not None:
                 self._at_work[job.id] = worker
-        for one in dead:
-            one.close()
+        for ended in dead:
+            ended.close()
         if worker is None:
             worker = WorkerProcess(
                 self._settings, clock=self._clock, command=self._command, environment=self._environment
@@ -148,28 +148,22 @@ class WorkerPool:
         return worker
 
     def _put_back(self, job: Job, worker: WorkerProcess, *, sound: bool) -> None:
-        kept = sound and worker.alive() and worker.jobs_done < self._settings.worker_jobs and not worker.has_grown()
+        is_reusable = (
+            sound and worker.alive() and worker.jobs_done < self._settings.worker_jobs and not worker.has_grown()
+        )
         with self._mutex:
             self._at_work.pop(job.id, None)
-            if kept:
+            if is_reusable:
                 worker.idle_since_seconds = self._clock.monotonic_seconds()
                 self._idle.append(worker)
-        if not kept:
+        if not is_reusable:
             if not sound:
                 worker.kill()
             worker.close()
 
     # ---- results ---------------------------------------------------------------------------------------------------
 
-    def _error(self, worker: WorkerProcess, answer: Mapping[str, Any]) -> SiltstoneError:
-        """Return the worker's error as an error of this process."""
-        error = error_from(answer, stderr=worker.stderr_tail())
-        if classify(evidence_of(error)) is not Failure.UNKNOWN:
-            return error
-        worker.close()  # its JVM may still print: its output is complete when it has ended
-        return WorkerLost(str(error), ended_with=None, stderr=worker.stderr_tail(), reason=error.reason)
-
-    def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> "Report":
+    def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
         """Check whether a lost worker has committed its job, and recover the dataset.
 
         The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
@@ -179,7 +173,7 @@ class WorkerPool:
         except (SiltstoneError, OSError, LogChanged, LookupError):
             landed = None  # then the files of the plan are gone, and a retry is refused
         with contextlib.suppress(SiltstoneError, OSError, LogChanged):
-            self._compactor.recover(store)
+            self._operations.recover(store)
         if landed is None:
             raise lost
         return landed
@@ -205,12 +199,12 @@ def find_commit_since(store: Store, job: str, version: int) -> LandedReport | No
     return None
 
 
-def report_from(kind: JobKind, found: Mapping[str, Any]) -> "Report":
+def report_from(kind: JobKind, data: Mapping[str, Any]) -> Report:
     """Return the report that a worker sent."""
-    made = REPORTS[kind]
-    known = {field.name for field in fields(made)} - {"outputs"}
-    outputs = tuple(OutputFile(**output) for output in found["outputs"])
-    return made(**{name: value for name, value in found.items() if name in known}, outputs=outputs)
+    report = REPORTS[kind]
+    names = {field.name for field in fields(report)} - {"outputs"}
+    outputs = tuple(OutputFile(**output) for output in data["outputs"])
+    return report(**{name: value for name, value in data.items() if name in names}, outputs=outputs)
 
 
 def error_from(answer: Mapping[str, Any], *, stderr: str = "") -> SiltstoneError:
@@ -222,10 +216,10 @@ def error_from(answer: Mapping[str, Any], *, stderr: str = "") -> SiltstoneError
             ended_with=ended,
             stderr=stderr,
         )
-    made = (
+    error = (
         UnreadableFiles(answer["failed"], answer["unreadable"])
         if answer["unreadable"]
         else named_error(answer["kind"] or Unavailable.kind, answer["failed"], reason=answer["reason"])
     )
-    made.__cause__ = RuntimeError(answer["cause"])
-    return made
+    error.__cause__ = RuntimeError(answer["cause"])
+    return error

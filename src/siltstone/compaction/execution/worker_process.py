@@ -84,12 +84,12 @@ class WorkerProcess:
         self._own_scratch = Scratch(settings, clock=clock)
         self._scratch = self._own_scratch.folder
         self._settings = worker_settings(settings, scratch=self._scratch)
-        self._said: deque[str] = deque(maxlen=STDERR_LINES)
-        chosen = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+        self._stderr_lines: deque[str] = deque(maxlen=STDERR_LINES)
+        inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 [*command, str(os.getpid()), str(self._scratch)],
-                env=chosen | dict(environment or {}),
+                env=inherited | dict(environment or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -115,7 +115,11 @@ class WorkerProcess:
 
     def memory_mb(self) -> int:
         """Return the memory of the worker, its JVM and their children, in megabytes."""
-        return sum(_resident_bytes(member) for member in session_members(self.pid)) // BYTES_PER_MB
+        size = 0
+        for member in session_members(self.pid):
+            with contextlib.suppress(psutil.Error):  # the process has ended
+                size += int(psutil.Process(member).memory_info().rss)
+        return size // BYTES_PER_MB
 
     def has_grown(self) -> bool:
         """Return true if the worker uses more memory than it should."""
@@ -129,10 +133,10 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None  # noqa: S101
         assert self._process.stdout is not None  # noqa: S101
-        asked = {"lake": str(lake), "settings": settings_to_dict(self._settings), "job": job.to_dict()}
+        request = {"lake": str(lake), "settings": settings_to_dict(self._settings), "job": job.to_dict()}
         line = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         if not line.endswith("\n"):
@@ -142,7 +146,7 @@ class WorkerProcess:
 
     def stderr_tail(self) -> str:
         """Return the last lines that the worker or its JVM printed."""
-        return "\n".join(self._said)
+        return "\n".join(self._stderr_lines)
 
     def kill(self) -> None:
         """Kill the worker and all processes that it has started, and wait until all are gone."""
@@ -178,7 +182,7 @@ class WorkerProcess:
         code = self._process.poll()
         self.kill()
         self._listener.join(timeout=1)
-        last = next(reversed(self._said), "")
+        last = next(reversed(self._stderr_lines), "")
         return WorkerLost(
             f"Dataset {job.spec.dataset}: the worker {exit_text(code)} before the job was done; nothing was changed."
             + (f" Its last line: {last}" if last and code is not None and code >= 0 else ""),
@@ -190,11 +194,4 @@ class WorkerProcess:
         assert self._process.stderr is not None  # noqa: S101
         with contextlib.suppress(ValueError):  # closed meanwhile
             for line in self._process.stderr:
-                self._said.append(line.rstrip())
-
-
-def _resident_bytes(process: int) -> int:
-    try:
-        return int(psutil.Process(process).memory_info().rss)
-    except psutil.Error:  # the process has ended
-        return 0
+                self._stderr_lines.append(line.rstrip())

@@ -49,7 +49,7 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
     if table is None:
         return []
     table.version()  # raises Gone if the dataset was dropped
-    found: list[LogEntry] = []
+    commits: list[LogEntry] = []
     for version in list_log(table.path).entries:
         if above is not None and version <= above:
             continue
@@ -58,8 +58,8 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
         except FileNotFoundError:
             continue  # deleted after it was listed
         if _is_of(str(entry.info.get(JOB, "")), job) and entry.info.get(COMMIT_KIND) not in _ASIDE:
-            found.append(entry)
-    return found
+            commits.append(entry)
+    return commits
 
 
 def _is_of(name: str, job: str) -> bool:

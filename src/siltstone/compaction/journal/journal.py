@@ -26,7 +26,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -102,7 +101,7 @@ class _Running:
 
     build_request_id: str
     owner: Owner
-    presence: LivenessLock | None
+    liveness_lock: LivenessLock | None
     jobs: dict[str, Job]
     began: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
@@ -191,7 +190,7 @@ class Journal:
                 self._opened = EventLog.open(self.uri, create=False, settings=self._access(), clock=self._clock)
             return self._opened
 
-    def _made(self) -> EventLog:
+    def _open_or_create(self) -> EventLog:
         with self._mutex:
             if self._opened is None:
                 self._opened = EventLog.open(self.uri, settings=self._access(), clock=self._clock)
@@ -235,11 +234,11 @@ class Journal:
     def _open_cycle(self, log: EventLog, build: Build) -> OpenCycle:
         runs: dict[str, list[Event]] = {}
         states: dict[str, PartitionStatus] = {}
-        wanted = Filter(build_request_ids=(build.build_request_id,))
-        for one in log.events(build.first_index, wanted=wanted, at_once=EVENTS_AT_ONCE):
-            match one.event.payload:
+        of_build = Filter(build_request_ids=(build.build_request_id,))
+        for indexed in log.events(build.first_index, wanted=of_build, at_once=EVENTS_AT_ONCE):
+            match indexed.event.payload:
                 case JobEvent(job_run_id=run):
-                    runs.setdefault(run, []).append(one.event)
+                    runs.setdefault(run, []).append(indexed.event)
                 case PartitionEvent(partition_ref=ref, status=status):
                     states[ref] = status
                 case _:
@@ -253,8 +252,8 @@ class Journal:
         log = self.log()
         if log is None:
             return []
-        found = [b for b in log.builds(limit=limit) if cycle_number(b.build_request_id) is not None]
-        return sorted(found, key=lambda build: build.first_index, reverse=True)
+        builds = [b for b in log.builds(limit=limit) if cycle_number(b.build_request_id) is not None]
+        return sorted(builds, key=lambda build: build.first_index, reverse=True)
 
     def jobs(self, limit: int, *, dataset: str | None = None) -> list[JobRecord]:
         """Return the jobs with the latest events, newest first; of one dataset, or of all."""
@@ -264,11 +263,11 @@ class Journal:
         runs = log.runs(limit=limit, label_glob=None if dataset is None else job_label(dataset, "*"))
         order = {run.job_run_id: at for at, run in enumerate(runs) if cycle_number(run.build_request_id) is not None}
         events: dict[str, list[Event]] = {run: [] for run in order}
-        for some in _some(list(order), MAX_FILTERS):
-            for one in log.events(wanted=Filter(job_run_ids=tuple(some)), at_once=EVENTS_AT_ONCE):
-                events[one.event.job_run_id or ""].append(one.event)
-        found, _ = _read(events)
-        return sorted(found, key=lambda record: order[record.job])
+        for ids in _chunks(list(order), MAX_FILTERS):
+            for indexed in log.events(wanted=Filter(job_run_ids=tuple(ids)), at_once=EVENTS_AT_ONCE):
+                events[indexed.event.job_run_id or ""].append(indexed.event)
+        records, _ = _read(events)
+        return sorted(records, key=lambda record: order[record.job])
 
     # ---- events of a cycle -----------------------------------------------------------------------------------------
 
@@ -291,8 +290,8 @@ class Journal:
         with self._mutex:
             self.trouble = None
             self._pending.clear()
-            if self._running is not None and self._running.presence is not None:
-                self._running.presence.close()  # an error ended that cycle: recovery may settle it now
+            if self._running is not None and self._running.liveness_lock is not None:
+                self._running.liveness_lock.close()  # an error ended that cycle: recovery may settle it now
             self._running = None
             if not jobs:
                 return
@@ -318,15 +317,15 @@ class Journal:
 
     def _start(self, number: int, jobs: Sequence[Job]) -> _Running:
         owner = this_process(self._clock.new_id())
-        presence = None
+        liveness_lock = None
         try:
-            presence = LivenessLock(self._layout.work, owner.id)
+            liveness_lock = LivenessLock(self._layout.work, owner.id)
         except OSError as error:
-            self.trouble = f"The owner of cycle {number} cannot write its presence file: {error}"
+            self.trouble = f"The owner of cycle {number} cannot write its lock file: {error}"
         return _Running(
             build_request_id=cycle_id(number, owner.id),
             owner=owner,
-            presence=presence,
+            liveness_lock=liveness_lock,
             jobs={job.id: job for job in jobs},
         )
 
@@ -384,7 +383,11 @@ class Journal:
 
         A failed job may have committed some of its parts, or all of them with its result lost.
         """
-        commits = self._commits(running, job)
+        commits: list[LogEntry] = []
+        if self._store is not None:
+            with suppress(SiltstoneError, OSError, LogChanged):  # then the job's report is used
+                above = running.above.get((job.spec.dataset, job.spec.kind))
+                commits = commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
         record = record_of(job, running.build_request_id, running.owner)
         began, now = running.began.get(job.id, self._now()), self._now()
         done = done_of(record, result, commits, began=began, now=now)
@@ -399,14 +402,6 @@ class Journal:
             return job_event(job, status, message=text)
         return job_event(job, status, message=f"{text}; done before: {work_text(done)}", manifests=made)
 
-    def _commits(self, running: _Running, job: Job) -> list[LogEntry]:
-        """Return the commits of a job. Return none if they cannot be read; the job's report is used then."""
-        if self._store is not None:
-            with suppress(SiltstoneError, OSError, LogChanged):
-                above = running.above.get((job.spec.dataset, job.spec.kind))
-                return commits_of(self._store(job.spec.dataset), job.spec.kind, job.id, above=above)
-        return []
-
     def cycle_ended(self, results: Sequence[JobResult]) -> None:
         """Record the end of a cycle, and the jobs that were left."""
         with self._mutex:
@@ -418,15 +413,24 @@ class Journal:
                 payloads: list[Payload] = [job_event(job, JobStatus.CANCELLED, message="left") for job in left]
                 refs = dict.fromkeys(_ref(job) for job in left)
                 payloads += [_settled(ref, None, failed=True, message="left") for ref in refs]
-                payloads.append(_ended(len(results), len(running.failed), len(left) + len(running.cancelled)))
+                failed, cancelled = len(running.failed), len(left) + len(running.cancelled)
+                failed_text, left_text = f"{failed:,} failed", f"{cancelled:,} left"
+                parts = [counted(len(results), "job"), failed_text if failed else "", left_text if cancelled else ""]
+                # a cycle is cancelled if jobs were left or cancelled, else failed if a job failed
+                status = BuildStatus.FAILED if failed else BuildStatus.COMPLETED
+                payloads.append(
+                    BuildRequestEvent(
+                        status=BuildStatus.CANCELLED if cancelled else status, message=", ".join(filter(None, parts))
+                    )
+                )
                 self._running = running
                 reach("journal.before_cycle_ended")
                 self._send(payloads)
                 reach("journal.after_cycle_ended")
             finally:
                 self._running = None
-                if running.presence is not None:
-                    running.presence.close()
+                if running.liveness_lock is not None:
+                    running.liveness_lock.close()
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -440,7 +444,7 @@ class Journal:
         self._pending += [self._event(running.build_request_id, payload) for payload in payloads]
         try:
             while self._pending:
-                self._made().append(*self._pending[:EVENTS_AT_ONCE])
+                self._open_or_create().append(*self._pending[:EVENTS_AT_ONCE])
                 del self._pending[:EVENTS_AT_ONCE]
         except Conflict as error:  # recovery has ended this cycle: its events stay refused
             self._pending.clear()
@@ -456,8 +460,8 @@ class Journal:
             Corruption, Unavailable: the journal cannot be written.
         """
         events = [self._event(build_request_id, payload) for payload in payloads]
-        for some in _some(events, EVENTS_AT_ONCE):
-            self._made().append(*some)
+        for chunk in _chunks(events, EVENTS_AT_ONCE):
+            self._open_or_create().append(*chunk)
 
     def _event(self, build_request_id: str, payload: Payload) -> Event:
         return Event(
@@ -476,16 +480,16 @@ def this_process(owner: str) -> Owner:
 
 def _read(events: Mapping[str, Sequence[Event]]) -> tuple[list[JobRecord], list[UnreadableJob]]:
     """Read jobs from their events. Also return the open jobs that cannot be read."""
-    found: list[JobRecord] = []
+    records: list[JobRecord] = []
     unreadable: list[UnreadableJob] = []
-    for run, own in events.items():
+    for run, job_events in events.items():
         try:
-            found.append(read_job(own))
+            records.append(read_job(job_events))
         except Unreadable as error:
-            payloads = [event.payload for event in own if isinstance(event.payload, JobEvent)]
+            payloads = [event.payload for event in job_events if isinstance(event.payload, JobEvent)]
             if not any(payload.status in ENDED_JOBS for payload in payloads):
                 unreadable.append(UnreadableJob(job=run, label=payloads[0].job_label, error=str(error)))
-    return found, unreadable
+    return records, unreadable
 
 
 def record_of(job: Job, build_request_id: str, owner: Owner) -> JobRecord:
@@ -526,14 +530,6 @@ def _settled(ref: str, job: str | None, *, failed: bool, message: str = "") -> P
     return _partition(ref, PartitionStatus.FAILED if failed else PartitionStatus.AVAILABLE, job, message)
 
 
-def _ended(done: int, failed: int, left: int) -> BuildRequestEvent:
-    """Return the event that ends a cycle: cancelled if jobs were left, failed if a job failed."""
-    status = BuildStatus.CANCELLED if left else BuildStatus.FAILED if failed else BuildStatus.COMPLETED
-    parts = [counted(done, "job"), f"{failed:,} failed" if failed else "", f"{left:,} left" if left else ""]
-    return BuildRequestEvent(status=status, message=", ".join(filter(None, parts)))
-
-
-def _some(values: Sequence[T], count: int) -> Iterator[list[T]]:
-    rest = iter(values)
-    while some := list(islice(rest, count)):
-        yield some
+def _chunks(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]

@@ -64,7 +64,9 @@ class OwnerLiveness:
             return OwnerState.DEAD
         if self._holds_lease(cycle, owner):
             return OwnerState.ALIVE
-        return OwnerState.DEAD if _ran_before(owner) or self._is_silent(cycle) else OwnerState.ALIVE
+        # an owner of this machine that the check above has not found ran before the machine's last restart
+        ran_before_restart = owner.installation != "" and owner.installation == installation()
+        return OwnerState.DEAD if ran_before_restart or self._is_silent(cycle) else OwnerState.ALIVE
 
     def age_hours(self, at: int) -> float:
         """Return the hours since a moment, given in nanoseconds."""
@@ -86,8 +88,3 @@ class OwnerLiveness:
             return False
         same = (row.machine, row.host, row.pid) == (owner.machine, owner.host, owner.pid)
         return row.epoch == epoch or (same and epoch_ns(row.since) <= cycle.build.created_at)  # its epoch was raised
-
-
-def _ran_before(owner: Owner) -> bool:
-    """Return true if an owner ran on this machine before the last restart."""
-    return owner.installation != "" and owner.installation == installation()

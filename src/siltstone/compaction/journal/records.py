@@ -50,7 +50,6 @@ MOST_FILES: Final = 1_000
 
 For more files only their number is stored. A roll-up has at most 501 files.
 """
-NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
 """Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
@@ -89,8 +88,8 @@ def cycle_number(build_request_id: str) -> int | None:
     >>> cycle_number("cycle-000000000041-ab12cd34"), cycle_number("nightly")
     (41, None)
     """
-    found = _CYCLE_ID.fullmatch(build_request_id)
-    return int(found[1]) if found else None
+    match = _CYCLE_ID.fullmatch(build_request_id)
+    return int(match[1]) if match else None
 
 
 def partition_ref(dataset: str, period: str) -> str:
@@ -181,7 +180,7 @@ def until_of(spec: JobSpec) -> int:
     return max((file.order for file in spec.files), default=0) if spec.kind is JobKind.FOLD else 0
 
 
-def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -> JobEvent:  # noqa: ANN401
+def job_event(job: Job, status: JobStatus, *, message: str = "", **details: Any) -> JobEvent:  # noqa: ANN401
     """Return the payload of an event about a job."""
     spec = job.spec
     return JobEvent(
@@ -190,7 +189,7 @@ def job_event(job: Job, status: JobStatus, *, message: str = "", **given: Any) -
         target_partitions=(partition_ref(spec.dataset, spec.period),),
         status=status,
         message=message,
-        **given,
+        **details,
     )
 
 
@@ -214,6 +213,17 @@ class Done:
         """Return the numbers as plain data."""
         return asdict(self)
 
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> "Done":
+        """Read the numbers from a manifest. Unknown names are ignored. What is not a number becomes the default."""
+        numbers: dict[str, Any] = {}
+        for name, default in asdict(cls()).items():
+            try:
+                numbers[name] = type(default)(metadata.get(name, default))
+            except ValueError:
+                numbers[name] = default
+        return cls(**numbers)
+
 
 def done_of(
     record: "JobRecord", result: JobResult | None, commits: Sequence[LogEntry], *, began: int, now: int
@@ -224,7 +234,7 @@ def done_of(
     """
     report = (result.report if result is not None else None) or {}
     waited = began / NS_PER_SECOND - record.waiting_since_ms / 1000 if record.waiting_since_ms else 0.0
-    found = Done(
+    done = Done(
         files_before=int(report.get("files_removed") or 0),
         files_after=int(report.get("files_added") or 0),
         bytes_before=int(report.get("bytes_before") or 0),
@@ -234,8 +244,8 @@ def done_of(
         waited_seconds=max(0.0, waited),
     )
     if commits:
-        found = replace(
-            found,
+        done = replace(
+            done,
             files_before=sum(len(entry.removes) for entry in commits),
             files_after=sum(len(entry.files) for entry in commits),
             bytes_before=sum(entry.removed_bytes for entry in commits),
@@ -244,22 +254,22 @@ def done_of(
         )
     if record.kind in (JobKind.FOLD, JobKind.PURGE):
         written = sum(output.bytes for output in result.outputs) if result is not None else 0
-        found = _with_changes(
-            record, replace(found, bytes_after=found.bytes_after if commits else written), report, commits
+        done = _with_changes(
+            record, replace(done, bytes_after=done.bytes_after if commits else written), report, commits
         )
     if record.kind is JobKind.PURGE:
-        found = replace(
-            found,
+        done = replace(
+            done,
             files_deleted=int(report.get("files_deleted") or 0),
             bytes_deleted=int(report.get("bytes_deleted") or 0),
         )
     if record.kind is JobKind.VACUUM:
         deleted = report.get("files") or ()
-        found = replace(found, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
-    return found
+        done = replace(done, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
+    return done
 
 
-def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], commits: Sequence[LogEntry]) -> Done:
+def _with_changes(record: "JobRecord", done: Done, report: Mapping[str, Any], commits: Sequence[LogEntry]) -> Done:
     """Add the folded change files to the numbers of a fold, because its commits on base remove none of them."""
     if commits and all(FOLDED_FILES in entry.info for entry in commits):
         files, size = (sum(int(entry.info[name]) for entry in commits) for name in (FOLDED_FILES, FOLDED_BYTES))
@@ -267,9 +277,9 @@ def _with_changes(record: "JobRecord", found: Done, report: Mapping[str, Any], c
         folded = not report or bool(report.get("batches_folded"))
         files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
     if not commits:  # the report's bytes are those of all of base; a purge deletes its log entry at once
-        found = replace(found, bytes_before=0, rows=int(report.get("change_rows") or 0))
+        done = replace(done, bytes_before=0, rows=int(report.get("change_rows") or 0))
     return replace(
-        found, files_before=found.files_before + files, bytes_before=found.bytes_before + size, bytes_folded=size
+        done, files_before=done.files_before + files, bytes_before=done.bytes_before + size, bytes_folded=size
     )
 
 
@@ -303,7 +313,9 @@ def manifests_of(
     if not commits:
         return (_manifest(record, began, now, metadata=numbers),)
     return tuple(
-        _manifest(record, began, now, metadata=(numbers if at == 0 else {}) | _of_entry(entry, sha256), entry=entry)
+        _manifest(
+            record, began, now, metadata=(numbers if at == 0 else {}) | _entry_metadata(entry, sha256), entry=entry
+        )
         for at, entry in enumerate(commits)
     )
 
@@ -321,7 +333,7 @@ def _manifest(
     )
 
 
-def _of_entry(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
+def _entry_metadata(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str]:
     written = [
         {"path": file.path, "rows": file.rows, "bytes": file.size_bytes}
         | ({"sha256": sha256[file.path]} if file.path in sha256 else {})
@@ -358,7 +370,7 @@ def safe_error(kind: str | None, text: str) -> str:
     """
     if kind in SAFE_FAILURES:
         return f"{kind}: {_QUOTED.sub('…', text)[:LONGEST_ERROR]}"
-    classes = "".join(f" {found}" for found in dict.fromkeys(_ERROR_CLASS.findall(text)))
+    classes = "".join(f" {name}" for name in dict.fromkeys(_ERROR_CLASS.findall(text)))
     return f"{kind or 'error'}{classes[:LONGEST_ERROR]}"
 
 
@@ -445,14 +457,14 @@ def read_job(events: Iterable[Event]) -> JobRecord:
         if not isinstance(payload, JobEvent):
             continue
         if record is None:
-            record = _scheduled(event, payload)
-        record = _moved(record, event, payload)
+            record = _scheduled_record(event, payload)
+        record = _updated(record, event, payload)
     if record is None:
         raise Unreadable("it has no event of its own")
     return record
 
 
-def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
+def _scheduled_record(event: Event, payload: JobEvent) -> JobRecord:
     if payload.config is None:
         raise Unreadable(f"job {payload.job_run_id} has no config")
     facts = payload.config.env
@@ -466,13 +478,19 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
             lane=facts["lane"],
             dataset=facts["dataset"],
             period=facts["period"],
-            owner=_owner(facts),
+            owner=Owner(
+                id=facts["owner"],
+                machine=facts["machine"],
+                host=facts["host"],
+                pid=int(facts["pid"]),
+                installation=facts.get("installation", ""),
+            ),
             epoch=int(facts["epoch"]) if facts.get("epoch") else None,
             above=int(facts["above"]) if facts.get("above") else None,
             trigger=facts.get("trigger", ""),
             bytes=int(facts.get("bytes", 0)),
             waiting_since_ms=int(facts.get("waiting_since_ms", 0)),
-            files=tuple(one.partition_ref for one in payload.config.inputs),
+            files=tuple(item.partition_ref for item in payload.config.inputs),
             planned_files=int(facts.get("files", 0)),
             until=int(facts.get("until", 0)),
             scheduled_at=event.timestamp,
@@ -481,43 +499,22 @@ def _scheduled(event: Event, payload: JobEvent) -> JobRecord:
         raise Unreadable(f"job {payload.job_run_id}: its config cannot be read ({error!r})") from error
 
 
-def _owner(facts: Mapping[str, str]) -> Owner:
-    return Owner(
-        id=facts["owner"],
-        machine=facts["machine"],
-        host=facts["host"],
-        pid=int(facts["pid"]),
-        installation=facts.get("installation", ""),
-    )
-
-
-def _moved(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
+def _updated(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
     match payload.status:
         case JobStatus.RUNNING:
             return replace(record, status=payload.status, began_at=event.timestamp)
         case JobStatus.COMPLETED | JobStatus.FAILED | JobStatus.CANCELLED:
-            found = [manifest.metadata for manifest in payload.manifests[:1]]
+            metadata = payload.manifests[0].metadata if payload.manifests else None
             return replace(
                 record,
                 status=payload.status,
                 ended_at=event.timestamp,
                 message=payload.message,
-                done=_read_done(found[0]) if found else Done(),
-                recovered=bool(found) and RECOVERED in found[0],
+                done=Done() if metadata is None else Done.from_metadata(metadata),
+                recovered=metadata is not None and RECOVERED in metadata,
             )
         case _:
             return record
-
-
-def _read_done(metadata: Mapping[str, str]) -> Done:
-    """Read the numbers of a job. Unknown names are ignored, and a value that is not a number becomes the default."""
-    found: dict[str, Any] = {}
-    for name, default in asdict(Done()).items():
-        try:
-            found[name] = type(default)(metadata.get(name, default))
-        except ValueError:
-            found[name] = default
-    return Done(**found)
 
 
 def iso(at: int | None) -> str | None:

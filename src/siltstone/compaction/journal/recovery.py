@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from siltstone.clock import Clock
+from siltstone.clock import NS_PER_MS, Clock
 from siltstone.compaction.journal.job_commits import commits_of
 from siltstone.compaction.journal.journal import Journal, OpenCycle
 from siltstone.compaction.journal.owner_liveness import Holder, OwnerLiveness, OwnerState
@@ -56,7 +56,7 @@ from siltstone.eventlog.events import (
     PartitionStatus,
     Payload,
 )
-from siltstone.eventlog.local_table import PRESENCE
+from siltstone.eventlog.local_table import LIVENESS_FOLDER
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.model.units import counted
@@ -135,7 +135,7 @@ class Recovery:
         *,
         registry: Registry,
         layout: Layout,
-        compactor: "DatasetMaintenance",
+        operations: "DatasetMaintenance",
         clock: Clock,
         holder: Holder,
     ) -> None:
@@ -143,7 +143,7 @@ class Recovery:
         self._journal = journal
         self._registry = registry
         self._layout = layout
-        self._compactor = compactor
+        self._operations = operations
         self._clock = clock
         self._owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
@@ -174,7 +174,7 @@ class Recovery:
         reach("recovery.after_datasets")
         if self._is_due(self._layout.root, always=sweep_all):
             report += RecoveryReport(folders_swept=len(sweep(self._registry, self._layout)))
-            for folder in (self._layout.work, self._layout.events / PRESENCE):
+            for folder in (self._layout.work, self._layout.events / LIVENESS_FOLDER):
                 sweep_dead(folder)
         return report
 
@@ -186,7 +186,16 @@ class Recovery:
             return RecoveryReport()  # the owner may still report its end; its files are free
         if state is OwnerState.ALIVE:
             return _still_running(cycle)
-        report, events = self._settle_jobs(cycle)
+        report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(one.job for one in cycle.unreadable))
+        message = "its record cannot be read"
+        events: list[Payload] = [
+            JobEvent(job_run_id=one.job, job_label=one.label, status=JobStatus.FAILED, message=message)
+            for one in cycle.unreadable
+        ]
+        for record in cycle.unfinished:
+            outcome, ending = self._settle(record)
+            report += outcome
+            events += ending
         if not report.running:
             events += _cycle_ending(cycle, report)
         if not events:
@@ -199,43 +208,26 @@ class Recovery:
         reach("recovery.after_events")
         return report
 
-    def _settle_jobs(self, cycle: OpenCycle) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle the jobs of a dead owner. Return the outcome and the events that record it."""
-        report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(one.job for one in cycle.unreadable))
-        message = "its record cannot be read"
-        events: list[Payload] = [
-            JobEvent(job_run_id=one.job, job_label=one.label, status=JobStatus.FAILED, message=message)
-            for one in cycle.unreadable
-        ]
-        for record in cycle.unfinished:
-            outcome, ending = self._settle(record)
-            report += outcome
-            events += ending
-        return report, events
-
     def _settle(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle one job of a dead owner.
+        """Settle one job of a dead owner. Return the outcome and the events that record it.
 
         If its commits cannot be read, it counts as still running until it is stale.
         """
         try:
-            return self._settle_by_commits(record)
+            store = self._store(record.dataset)
+            commits = commits_of(store, record.kind, record.job, above=record.above) if store is not None else []
+            if is_whole(record, commits):
+                events = _job_ending(record, commits, JobStatus.COMPLETED, "its process died after the commit")
+                return RecoveryReport(completed=(record.job,)), events
+            when = "before the rest was done" if commits else "before the commit"
+            text = f"its process died{_REPEAT.get(record.kind, f' {when}')}"
+            return RecoveryReport(failed=(record.job,)), _job_ending(record, commits, JobStatus.FAILED, text)
         except Exception as error:  # noqa: BLE001  # an error of any kind with one job does not stop the others' recovery
             if self._owners.age_hours(record.scheduled_at) > STALE_HOURS:
                 text = "its process died, and the log of its table cannot be read"
                 return RecoveryReport(failed=(record.job,)), _job_ending(record, (), JobStatus.FAILED, text)
             problem = RecoveryProblem(what=f"job {record.job}", error=error_text(error), dataset=record.dataset)
             return RecoveryReport(running=(record.unfinished(),), problems=(problem,)), []
-
-    def _settle_by_commits(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
-        store = self._store(record.dataset)
-        commits = commits_of(store, record.kind, record.job, above=record.above) if store is not None else []
-        if is_whole(record, commits):
-            events = _job_ending(record, commits, JobStatus.COMPLETED, "its process died after the commit")
-            return RecoveryReport(completed=(record.job,)), events
-        when = "before the rest was done" if commits else "before the commit"
-        text = f"its process died{_REPEAT.get(record.kind, f' {when}')}"
-        return RecoveryReport(failed=(record.job,)), _job_ending(record, commits, JobStatus.FAILED, text)
 
     def _store(self, dataset: str) -> Store | None:
         """Return the store of a dataset; None for a dropped dataset and for a system table."""
@@ -253,8 +245,8 @@ class Recovery:
         problem: Exception | None = None
         try:
             if self._is_due(store.path, always=sweep_all):
-                return RecoveryReport(files_swept=self._compactor.recover(store))
-            self._compactor.catch_up(store)
+                return RecoveryReport(files_swept=self._operations.recover(store))
+            self._operations.catch_up(store)
         except Gone:
             problem = self._registry.broken(registration)  # None: the dataset was dropped after it was listed
         except Exception as error:  # noqa: BLE001  # an error of any kind with one dataset does not stop the others' recovery
@@ -262,8 +254,9 @@ class Recovery:
         if problem is None:
             return RecoveryReport()
         name = str(registration.name)
-        found = RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name)
-        return RecoveryReport(problems=(found,))
+        return RecoveryReport(
+            problems=(RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name),)
+        )
 
     def _is_due(self, place: Path, *, always: bool) -> bool:
         """Return true if all files of a folder are to be listed now: on the first call, then every `SWEEP_HOURS`."""
@@ -290,7 +283,7 @@ def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatu
     A completed job without a start event gets one first.
     """
     began = record.began_at or record.scheduled_at
-    ended = max((entry.at_ms for entry in commits), default=0) * 1_000_000
+    ended = max((entry.at_ms for entry in commits), default=0) * NS_PER_MS
     done = done_of(record, None, commits, began=began, now=ended) if commits else Done()
     note = {RECOVERED: status.name.lower()}
     made = manifests_of(record, done, commits, began=began, now=ended, sha256={}, note=note)

@@ -43,7 +43,7 @@ LAYOUT: Final = 3
 AT_ONCE: Final = 10_000
 
 
-_SUMMED: Final = tuple(one.name for one in fields(Done) if one.name != "waited_seconds")
+_SUMMED: Final = tuple(number.name for number in fields(Done) if number.name != "waited_seconds")
 """Numbers of a job that are added up. Only the waiting time is a maximum."""
 
 
@@ -124,6 +124,29 @@ class Totals:
     scheduled: dict[str, list[str]] = field(default_factory=dict)
     """Events as JSON of the jobs that have not ended, by job. They are few, and are removed when the job ends."""
 
+    def add(self, record: JobRecord) -> None:
+        """Count a job that has ended."""
+        self.all.add(record)
+        if record.status is JobStatus.COMPLETED:
+            self.done_at[job_label(record.dataset, record.lane)] = record.ended_at or 0
+        self.lanes.setdefault(record.lane, Statistics()).add(record)
+        self.datasets.setdefault(record.dataset, Statistics()).add(record)
+
+    def add_cycle(self, event: Event, status: BuildStatus) -> None:
+        """Count an event about a cycle. Other build requests are skipped."""
+        if cycle_number(event.build_request_id) is None:
+            return
+        if status is BuildStatus.RECEIVED:
+            self.begun[event.build_request_id] = event.timestamp
+        if status not in ENDED_BUILDS:
+            return
+        began = self.begun.pop(event.build_request_id, event.timestamp)
+        self.cycles += 1
+        self.cycles_failed += status is BuildStatus.FAILED
+        self.last_cycle, self.last_cycle_status = event.build_request_id, status.name.lower()
+        self.last_cycle_at = iso(event.timestamp)
+        self.last_cycle_seconds = round((event.timestamp - began) / NS_PER_SECOND, 3)
+
     def last_done(self, dataset: str, lane: str) -> datetime.datetime | None:
         """Return the time of a dataset's last completed job of a lane; None before the first."""
         at = self.done_at.get(job_label(dataset, lane))
@@ -139,8 +162,8 @@ class Totals:
             "last_cycle_seconds": self.last_cycle_seconds,
             "last_cycle_at": self.last_cycle_at,
             **self.all.to_dict(),
-            "lanes": {name: one.to_dict() for name, one in sorted(self.lanes.items())},
-            "datasets": {name: one.to_dict() for name, one in sorted(self.datasets.items())},
+            "lanes": {name: lane.to_dict() for name, lane in sorted(self.lanes.items())},
+            "datasets": {name: dataset.to_dict() for name, dataset in sorted(self.datasets.items())},
         }
 
 
@@ -149,78 +172,59 @@ def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
 
     Events that are not about a cycle or job of ours are skipped. Changes `totals`.
     """
-    under_way = {run: [parse_event(text) for text in told] for run, told in totals.scheduled.items()}
-    for one in events:
-        totals.next_index, totals.last_event = one.index + 1, one.event.event_id
-        match one.event.payload:
+    under_way = {run: [parse_event(text) for text in texts] for run, texts in totals.scheduled.items()}
+    for indexed in events:
+        totals.next_index, totals.last_event = indexed.index + 1, indexed.event.event_id
+        match indexed.event.payload:
             case BuildRequestEvent(status=status):
-                _count_cycle(totals, one.event, status)
+                totals.add_cycle(indexed.event, status)
             case JobEvent(job_run_id=run, status=status):
-                own = under_way.setdefault(run, [])
-                own.append(one.event)
+                job_events = under_way.setdefault(run, [])
+                job_events.append(indexed.event)
                 if status in ENDED_JOBS:
                     del under_way[run]
                     with suppress(Unreadable):
-                        _count_job(totals, read_job(own))
+                        totals.add(read_job(job_events))
             case _:
                 pass
-    totals.scheduled = {run: [event_json(event) for event in own] for run, own in under_way.items()}
+    totals.scheduled = {run: [event_json(event) for event in job_events] for run, job_events in under_way.items()}
     return totals
-
-
-def _count_cycle(totals: Totals, event: Event, status: BuildStatus) -> None:
-    if cycle_number(event.build_request_id) is None:
-        return
-    if status is BuildStatus.RECEIVED:
-        totals.begun[event.build_request_id] = event.timestamp
-    if status not in ENDED_BUILDS:
-        return
-    began = totals.begun.pop(event.build_request_id, event.timestamp)
-    totals.cycles += 1
-    totals.cycles_failed += status is BuildStatus.FAILED
-    totals.last_cycle, totals.last_cycle_status = event.build_request_id, status.name.lower()
-    totals.last_cycle_at = iso(event.timestamp)
-    totals.last_cycle_seconds = round((event.timestamp - began) / NS_PER_SECOND, 3)
-
-
-def _count_job(totals: Totals, record: JobRecord) -> None:
-    totals.all.add(record)
-    if record.status is JobStatus.COMPLETED:
-        totals.done_at[job_label(record.dataset, record.lane)] = record.ended_at or 0
-    totals.lanes.setdefault(record.lane, Statistics()).add(record)
-    totals.datasets.setdefault(record.dataset, Statistics()).add(record)
 
 
 # ---- cache file ------------------------------------------------------------------------------------------------------
 
 
-def kept_at(log: EventLog) -> Path:
+def cache_path(log: EventLog) -> Path:
     """Return the path of the cache file with the totals of a journal."""
     return private_cache("eventlog") / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"
 
 
-def totals_of(log: EventLog, kept: Path) -> Totals:
+def totals_of(log: EventLog, path: Path) -> Totals:
     """Return the totals of a journal. Read only events that are newer than the cache file, and update that file."""
-    totals = _loaded(log, kept)
+    totals = _loaded(log, path)
     before = totals.next_index
     counted(totals, log.events(before, at_once=AT_ONCE))
     if totals.next_index != before:
-        _keep(totals, kept)
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        with suppress(OSError):  # the totals can be counted again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(asdict(totals) | {"layout": LAYOUT}))
+            draft.replace(path)
     return totals
 
 
-def _loaded(log: EventLog, kept: Path) -> Totals:
+def _loaded(log: EventLog, path: Path) -> Totals:
     """Read the cached totals; empty totals if there is no valid file of this log."""
     try:
-        data = json.loads(kept.read_text())
+        data = json.loads(path.read_text())
         if data.pop("layout") != LAYOUT:
             return Totals()
         totals = Totals(
             **data
             | {
                 "all": Statistics(**data["all"]),
-                "lanes": {name: Statistics(**one) for name, one in data["lanes"].items()},
-                "datasets": {name: Statistics(**one) for name, one in data["datasets"].items()},
+                "lanes": {name: Statistics(**values) for name, values in data["lanes"].items()},
+                "datasets": {name: Statistics(**values) for name, values in data["datasets"].items()},
             }
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -230,12 +234,3 @@ def _loaded(log: EventLog, kept: Path) -> Totals:
     last = log.page(totals.next_index - 1, limit=1).events
     is_same = bool(last) and last[0].index == totals.next_index - 1 and last[0].event.event_id == totals.last_event
     return totals if is_same else Totals()
-
-
-def _keep(totals: Totals, kept: Path) -> None:
-    """Write the cache file atomically. Ignore a write error, because the totals can be counted again."""
-    draft = kept.with_name(f"{kept.name}.{os.getpid()}")
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(asdict(totals) | {"layout": LAYOUT}))
-        draft.replace(kept)

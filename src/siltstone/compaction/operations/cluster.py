@@ -2,7 +2,12 @@
 
 A search by any of them opens few files.
 
-`rewrite` plans, verifies and commits the job. `z_order` defines the order. Spark computes everything:
+`rewrite` plans, verifies and commits the job. The order is a *Z-order*: rows that are close in it are close in each of
+the columns. Each column's values are cut into ranges. The number of a value's range is its *rank*. The bits of the
+ranks are interleaved, the highest bits first and the columns in rotation. So each column has its share of the order. A
+column with few different values has few bits. A column with a single value has none, and costs the others nothing.
+
+Spark computes everything:
 
 1. One task sorts a sample of the rows column by column. Every 64th part of it leaves Spark as a bound.
 2. A tree of comparisons with the bounds, which Spark compiles, finds each row's rank in each column. The interleaved
@@ -22,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.compaction.operations.rewrite import rewrite
-from siltstone.compaction.operations.z_order import RANGES, interleaved
 from siltstone.compaction.planning.model import (
     CLUSTERED,
     FileEntry,
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PLACE: Final = "_place"
+RANGES: Final = 64
+"""Number of ranges of a column. Four columns have 24 bits, which is more positions than any period has files."""
 SAMPLE_ROWS: Final = 20_000
 """Approximate number of rows in the sample for bounds. One task sorts them."""
 TEXT_CHARS: Final = 64
@@ -72,7 +78,15 @@ def cluster(
         raise _keyed(store)
 
     def write(taken: Sequence[DataFile], folder: str) -> None:
-        _write(spark, store, taken, folder, files=max(1, planned.files_after), by=planned.by)
+        rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
+        names = _order(store, planned.by)
+        values = [comparable(store.schema.field(name)) for name in names]
+        placed = rows.withColumn(PLACE, _position(rows, values, count=sum(file.rows for file in taken)))
+        order, files = [PLACE, *names], max(1, planned.files_after)
+        divided = placed.coalesce(1) if files == 1 else placed.repartitionByRange(files, *order)
+        options = spark_options(store.base_schema, store.spec.found_by)
+        ordered = divided.sortWithinPartitions(*order).drop(PLACE)
+        ordered.write.options(**options).mode("error").parquet(str(store.base.path / folder))
 
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
@@ -145,26 +159,12 @@ def _order(store: Store, by: Sequence[str]) -> list[str]:
 
     Partition columns are left out, because they have one value in a job.
     """
-    wanted = by or store.spec.clustered_by
-    return [name for name in wanted if name not in store.spec.partition_by] or list(store.spec.sort_by)
+    names = by or store.spec.clustered_by
+    return [name for name in names if name not in store.spec.partition_by] or list(store.spec.sort_by)
 
 
 def _keyed(store: Store) -> InvalidRequest:
     return InvalidRequest(f"Dataset {store.name} is keyed: its files are sorted by key and cannot be clustered.")
-
-
-def _write(
-    spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int, by: Sequence[str]
-) -> None:
-    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
-    names = _order(store, by)
-    values = [comparable(store.schema.field(name)) for name in names]
-    placed = rows.withColumn(PLACE, _place(rows, values, count=sum(file.rows for file in taken)))
-    order = [PLACE, *names]
-    spread = placed.coalesce(1) if files == 1 else placed.repartitionByRange(files, *order)
-    options = spark_options(store.base_schema, store.spec.found_by)
-    ordered = spread.sortWithinPartitions(*order).drop(PLACE)
-    ordered.write.options(**options).mode("error").parquet(str(store.base.path / folder))
 
 
 def comparable(field: pa.Field) -> "Column":
@@ -183,15 +183,15 @@ def comparable(field: pa.Field) -> "Column":
     return column.cast("double" if pa.types.is_decimal(kind) or pa.types.is_floating(kind) else "long")
 
 
-def _place(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "Column":
+def _position(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "Column":
     """Return the position of a row in the order."""
     from pyspark.sql import functions as F
 
     bounds = _bounds(rows, values, count=count)
-    parts = interleaved([len(found) + 1 for found in bounds])
+    parts = interleaved([len(edges) + 1 for edges in bounds])
     place = F.lit(0).cast("long")
-    for value, found, adds in zip(values, bounds, parts, strict=True):
-        tree = _ranked(value, found, adds)
+    for value, edges, adds in zip(values, bounds, parts, strict=True):
+        tree = _ranked(value, edges, adds)
         place = place.bitwiseOR(F.when(value.isNull(), F.lit(0).cast("long")).otherwise(tree))
     return place
 
@@ -206,9 +206,9 @@ def _bounds(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> lis
         sample = sample.sample(withReplacement=False, fraction=share, seed=0)
     lists = sample.agg(*[F.sort_array(F.collect_list(f"_{at}")).alias(f"_{at}") for at in range(len(values))])
     picks = [_picked(F.col(f"_{at}")).alias(f"_{at}") for at in range(len(values))]
-    [told] = lists.select(*picks).toArrow().to_pylist()
-    found = [told[f"_{at}"] for at in range(len(values))]
-    return [sorted({value for value in one if value is not None and value == value}) for one in found]  # noqa: PLR0124  # not NaN
+    [row] = lists.select(*picks).toArrow().to_pylist()
+    bounds = [row[f"_{at}"] for at in range(len(values))]
+    return [sorted({value for value in column if value is not None and value == value}) for column in bounds]  # noqa: PLR0124  # not NaN
 
 
 def _picked(values: "Column") -> "Column":
@@ -232,3 +232,28 @@ def _ranked(value: "Column", bounds: Sequence[Any], adds: Sequence[int]) -> "Col
     below = _ranked(value, bounds[:middle], adds[: middle + 1])
     above = _ranked(value, bounds[middle + 1 :], adds[middle + 1 :])
     return F.when(value < F.lit(bounds[middle]), below).otherwise(above)
+
+
+def interleaved(ranks: Sequence[int]) -> list[list[int]]:
+    """Return the share of each rank of each column in a row's position. Columns are given by their numbers of ranks.
+
+    >>> interleaved([4, 2])
+    [[0, 1, 4, 5], [0, 2]]
+    >>> interleaved([1, 3])
+    [[0], [0, 1, 2]]
+    """
+    bits = [(count - 1).bit_length() for count in ranks]
+    at = sum(bits)
+    places: list[list[int]] = [[] for _ in bits]
+    for level in range(max(bits, default=0)):
+        for column, own in enumerate(bits):
+            if level < own:
+                at -= 1
+                places[column].append(at)
+    return [[_spread(rank, places[column]) for rank in range(count)] for column, count in enumerate(ranks)]
+
+
+def _spread(rank: int, places: Sequence[int]) -> int:
+    """Return a rank with its bits moved to these positions, the highest bit first."""
+    low_first = tuple(reversed(places))
+    return sum((rank >> bit & 1) << place for bit, place in enumerate(low_first))

@@ -1,7 +1,4 @@
-"""Maintenance operations of one dataset: recovery, folds, purges, vacuums, status. `Dataset` calls them.
-
-Every lake has such an object, and most commands do not use it. So the modules that do the work are imported on use.
-"""
+"""Maintenance operations of one dataset: recovery, folds, purges, vacuums, status. `Dataset` and jobs call them."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +6,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from siltstone.compaction.operations.cluster import cluster, estimate, whole_base
 from siltstone.compaction.operations.commit import prune, raise_epoch
+from siltstone.compaction.operations.dataset_status import fold_estimate, status
+from siltstone.compaction.operations.fold import empty_plan, fold, report_of
+from siltstone.compaction.operations.fold_log import fold_log
+from siltstone.compaction.operations.garbage_collection import (
+    check_no_link,
+    purge_files,
+    sweep_orphans,
+    unreferenced_files,
+    vacuum,
+)
+from siltstone.compaction.operations.roll_up import roll_up
+from siltstone.compaction.operations.squash import squash
+from siltstone.compaction.planning.model import JobSpec
+from siltstone.dataset.schema_changes import finish
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict
 from siltstone.failpoints import reach
@@ -22,11 +34,10 @@ from siltstone.model.reports import (
     Status,
     VacuumReport,
 )
+from siltstone.spark.job_tags import add_tag, interrupt_tag, remove_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from siltstone.compaction.planning.model import JobSpec
 
 PURGE_TRIES: Final = 5
 """Highest number of folds in a purge. A fold is repeated if another process commits first."""
@@ -40,58 +51,48 @@ class DatasetMaintenance:
 
         `spark` is called only when there is something to rewrite. `leased` returns the epoch of the lake's lease.
         """
-        self._given = spark
+        self._session = spark
         self._leased = leased
         self._tagged: dict[str, SparkSession] = {}
-        self._own = threading.local()
+        self._thread_local = threading.local()
 
     def _spark(self) -> "SparkSession":
         """Return the session. Tag its work for this thread, so that it can be interrupted by the thread's job."""
-        found = self._given()
-        tag: str = getattr(self._own, "tag", "")
+        session = self._session()
+        tag: str = getattr(self._thread_local, "tag", "")
         if tag:
-            from siltstone.spark.job_tags import add_tag
-
-            add_tag(found, tag)
-            self._tagged[tag] = found
-        return found
+            add_tag(session, tag)
+            self._tagged[tag] = session
+        return session
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
         """Tag the Spark work of this thread inside the block, so that it can be interrupted."""
-        self._own.tag = tag
+        self._thread_local.tag = tag
         try:
             yield
         finally:
-            self._own.tag = ""
-            found = self._tagged.pop(tag, None)
-            if found is not None:
-                from siltstone.spark.job_tags import remove_tag
-
-                remove_tag(found, tag)
+            self._thread_local.tag = ""
+            session = self._tagged.pop(tag, None)
+            if session is not None:
+                remove_tag(session, tag)
 
     def interrupt(self, tag: str) -> None:
         """Cancel the Spark work with a tag, if there is any. May be called from any thread."""
-        found = self._tagged.get(tag)
-        if found is not None:
-            from siltstone.spark.job_tags import interrupt_tag
-
-            interrupt_tag(found, tag)
+        session = self._tagged.get(tag)
+        if session is not None:
+            interrupt_tag(session, tag)
 
     def recover(self, store: Store) -> int:
         """Finish what a crash interrupted, prune what base holds, and sweep orphans.
 
         Return the number of swept files.
         """
-        from siltstone.compaction.operations.garbage_collection import sweep_orphans
-
         self.catch_up(store)
         return sweep_orphans(store)
 
     def catch_up(self, store: Store) -> None:
         """Finish what a crash interrupted, and prune what base holds. This is recovery without a listing of files."""
-        from siltstone.dataset.schema_changes import finish
-
         finish(store)
         prune(store)
 
@@ -104,8 +105,6 @@ class DatasetMaintenance:
         epoch. The epoch of a purge is above both, and so fences out every job that was planned before it. Such a job
         may hold rows that must be forgotten. With `until` a fold takes the changes up to that sequence.
         """
-        from siltstone.compaction.operations.garbage_collection import check_no_link, purge_files
-
         started = store.clock.monotonic_seconds()
         if purge:
             check_no_link(store)
@@ -114,7 +113,14 @@ class DatasetMaintenance:
         if not purge:
             return self._fold_any(store, epoch=epoch, job=job, until=until)
         epoch = max(store.snapshot().epoch, self._leased()) + 1
-        store, report = self._fold_for_purge(store, epoch=epoch, job=job)
+        for _ in range(PURGE_TRIES - 1):  # a purge must not fail because of a concurrent commit
+            with suppress(Conflict):
+                report = self._fold_any(store, epoch=epoch, job=job)
+                break
+            self.catch_up(store)
+            store = store.current()
+        else:
+            report = self._fold_any(store, epoch=epoch, job=job)
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was first
             raise_epoch(store, epoch)
         reach("purge.after_fold")
@@ -123,92 +129,54 @@ class DatasetMaintenance:
         seconds = store.clock.monotonic_seconds() - started
         return replace(report, purged=True, files_deleted=files, bytes_deleted=size, seconds=seconds)
 
-    def _fold_for_purge(self, store: Store, *, epoch: int, job: str) -> tuple[Store, CompactReport]:
-        """Fold, and repeat it if another fold or alteration was first.
-
-        A purge must not fail because of a concurrent commit.
-
-        Return the store with the columns that were folded, and the report.
-        """
-        for _ in range(PURGE_TRIES - 1):
-            with suppress(Conflict):
-                return store, self._fold_any(store, epoch=epoch, job=job)
-            self.catch_up(store)
-            store = store.current()
-        return store, self._fold_any(store, epoch=epoch, job=job)
-
     def _fold_any(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
         """Fold. Spark is not used if there is nothing to fold."""
         started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
         if not snapshot.unfolded:
-            from siltstone.compaction.operations.fold import empty_plan, report_of
-
             return report_of(store, empty_plan(snapshot), (), started)
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        if store.spec.is_log:
-            from siltstone.compaction.operations.fold_log import fold_log
-
-            return fold_log(self._spark(), store, epoch=epoch, job=job, until=until)
-        from siltstone.compaction.operations.fold import fold
-
-        return fold(self._spark(), store, epoch=epoch, job=job, until=until)
+        fold_dataset = fold_log if store.spec.is_log else fold
+        return fold_dataset(self._spark(), store, epoch=epoch, job=job, until=until)
 
     def squash(
         self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
     ) -> SquashReport:
         """Merge small change files, if there are enough of them."""
-        from siltstone.compaction.operations.squash import squash
-
         return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
-    def roll_up(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def roll_up(self, store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Merge small files of a period of a log, as planned."""
-        from siltstone.compaction.operations.roll_up import roll_up
-
         return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
-    def cluster(self, store: Store, planned: "JobSpec", *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def cluster(self, store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Sort the rows of a period of a log by several columns at once, as planned."""
-        from siltstone.compaction.operations.cluster import cluster
-
         return cluster(self._spark(), store.current(), planned, epoch=epoch, job=job)
 
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
         """Sort the rows of every period of a log; default: by the dataset's own columns."""
-        from siltstone.compaction.operations.cluster import cluster, whole_base
-
         store = store.current()
         jobs = whole_base(store, by=by)
         return [cluster(self._spark(), store, job) for job in jobs]
 
     def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
         """Estimate what `cluster_all` would rewrite, without Spark."""
-        from siltstone.compaction.operations.cluster import estimate
-
         return estimate(store.current(), by=by)
 
     def estimate(self, store: Store) -> FoldEstimate:
         """Estimate the work of a fold or a purge, without Spark."""
-        from siltstone.compaction.operations.dataset_status import fold_estimate
-        from siltstone.compaction.operations.garbage_collection import unreferenced_files
-
-        left = unreferenced_files(store)
+        unreferenced = unreferenced_files(store)
         return replace(
             fold_estimate(store, store.snapshot()),
-            unreferenced_files=len(left),
-            unreferenced_bytes=sum(found.size_bytes for found in left),
+            unreferenced_files=len(unreferenced),
+            unreferenced_bytes=sum(file.size_bytes for file in unreferenced),
         )
 
     def vacuum(self, store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
         """Delete removed files that are older than the retention."""
-        from siltstone.compaction.operations.garbage_collection import vacuum
-
         return vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self, store: Store) -> Status:
         """Count rows, files, bytes and backlog. Name the files that cannot be read."""
-        from siltstone.compaction.operations.dataset_status import status
-
         return status(store)

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.clock import utc_text
+from siltstone.clock import from_epoch_ms, utc_text
 from siltstone.compaction.operations.fold import estimate, estimate_of
 from siltstone.compaction.operations.fold_log import estimate_log
 from siltstone.compaction.operations.garbage_collection import Disk, scan_files
@@ -24,8 +24,6 @@ from siltstone.model.reports import FoldEstimate, Status
 
 MOST_LOOKED: Final = 1_000
 """Highest number of change files whose footers are read. More exist only in a dataset that is never folded."""
-
-MS_PER_SECOND: Final = 1000
 
 Reasons = dict[str, SiltstoneError]
 """Errors of files, by their paths below the dataset's folder."""
@@ -41,11 +39,14 @@ def status(store: Store) -> Status:
     disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
-    left, bad = scan_files(store, disk, base=snapshot.base, changes=snapshot.changes)
+    unreferenced, bad = scan_files(store, disk, base=snapshot.base, changes=snapshot.changes)
     bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
-    fold = _fold(store, snapshot, bad)
-    since = _oldest(store, snapshot, bad)
-    bad = _still_live(store, bad)
+    fold = _estimate_or_bound(store, snapshot, bad)
+    since = _oldest_change(store, snapshot, bad)
+    if bad:  # leave out files that were compacted and deleted meanwhile
+        now = store.snapshot()
+        live = {f"base/{file.path}" for file in now.base.files} | {f"changes/{file.path}" for file in now.unfolded}
+        bad = {path: error for path, error in sorted(bad.items()) if path in live}
     return Status(
         dataset=str(store.name),
         kind=store.spec.kind.value,
@@ -63,11 +64,11 @@ def status(store: Store) -> Status:
         stale_seconds=max(0.0, (store.clock.now() - since).total_seconds()) if since else 0.0,
         fold_files_at_most=fold.files_touched_at_most,
         fold_bytes_at_most=fold.bytes_touched_at_most,
-        unreferenced_files=len(left),
-        unreferenced_bytes=sum(found.size_bytes for found in left),
-        unreadable={path: str(why) for path, why in bad.items()},
-        unreadable_kinds={path: why.kind for path, why in bad.items()},
-        unreadable_reasons={path: why.reason for path, why in bad.items()},
+        unreferenced_files=len(unreferenced),
+        unreferenced_bytes=sum(file.size_bytes for file in unreferenced),
+        unreadable={path: str(error) for path, error in bad.items()},
+        unreadable_kinds={path: error.kind for path, error in bad.items()},
+        unreadable_reasons={path: error.reason for path, error in bad.items()},
     )
 
 
@@ -76,7 +77,7 @@ def fold_estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
     return estimate_log(store, snapshot) if store.spec.is_log else estimate(store, snapshot)
 
 
-def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
+def _estimate_or_bound(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
     """Estimate the work of a fold. If changes cannot be read, assume all of base and add the reasons to `bad`."""
     try:
         return fold_estimate(store, snapshot)
@@ -88,13 +89,13 @@ def _fold(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEstimate:
         return estimate_of(store, snapshot, snapshot.base.files)
 
 
-def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
+def _oldest_change(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
     """Return the commit time of the oldest change.
 
     After a squash hid it, return the write time of the oldest readable change.
     """
     if snapshot.changed_ms is not None:
-        return datetime.datetime.fromtimestamp(snapshot.changed_ms[0] / MS_PER_SECOND, datetime.UTC)
+        return from_epoch_ms(snapshot.changed_ms[0])
     for file in snapshot.unfolded:
         try:
             rows = read_file(
@@ -110,12 +111,3 @@ def _oldest(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime
             continue
         return min(rows.column(WRITTEN_AT).to_pylist(), default=None)
     return None
-
-
-def _still_live(store: Store, bad: Reasons) -> Reasons:
-    """Leave out files that are no longer part of the dataset, because they were compacted and deleted meanwhile."""
-    if not bad:
-        return {}
-    now = store.snapshot()
-    live = {f"base/{file.path}" for file in now.base.files} | {f"changes/{file.path}" for file in now.unfolded}
-    return {path: why for path, why in sorted(bad.items()) if path in live}

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from siltstone.compaction.operations.commit import commit_fold, prune
-from siltstone.compaction.operations.fold_arrow import InPlace
+from siltstone.compaction.operations.fold_arrow import ArrowMerge
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, touched_files
-from siltstone.compaction.operations.fold_shuffle import Shuffled
+from siltstone.compaction.operations.fold_shuffle import ShuffleMerge
 from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-IN_PLACE_BYTES: Final = 64 * 1024 * 1024
+ARROW_CHANGES_BYTES: Final = 64 * 1024 * 1024
 """Highest size in bytes of changes that are sent to the tasks.
 
 Larger changes use a shuffle; a message of Connect is limited, too.
 """
 
 
-class Rewrite(Protocol):
+class MergeMethod(Protocol):
     """A method to merge the last changes into base files."""
 
     def counts(self) -> tuple[int, int, int]:
@@ -61,7 +61,7 @@ class Rewrite(Protocol):
         """Rewrite the touched files. Return the names of the valid files; None means all in the folder."""
 
 
-class Work(Protocol):
+class SnapshotFold(Protocol):
     """The fold of one snapshot of a dataset."""
 
     def plan(self, *, epoch: int) -> FoldPlan:
@@ -85,7 +85,7 @@ def fold(
 
 
 def fold_by(
-    way: Callable[[Snapshot], Work], store: Store, *, epoch: int | None, job: str, until: int | None
+    fold_of: Callable[[Snapshot], SnapshotFold], store: Store, *, epoch: int | None, job: str, until: int | None
 ) -> CompactReport:
     """Fold all current changes, and prune them. `epoch` raises the dataset's epoch with the commit.
 
@@ -104,7 +104,7 @@ def fold_by(
         return report_of(store, empty_plan(snapshot), (), started)
     check_schemas(store, snapshot)
     with spark_failures(store, snapshot, changes=snapshot.unfolded):
-        work = way(snapshot)
+        work = fold_of(snapshot)
         with disk_failures(store):
             planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
         plan = replace(
@@ -115,7 +115,7 @@ def fold_by(
         )
         reach("fold.after_plan")
         append_missing(store, snapshot)
-        written, outputs = land(store, plan, lambda folder: work.written(plan, folder))
+        written, outputs = _write_and_commit(store, plan, lambda folder: work.written(plan, folder))
     return report_of(store, plan, written, started, outputs)
 
 
@@ -128,22 +128,41 @@ class KeyedFold:
     snapshot: Snapshot
 
     @cached_property
-    def _chosen(self) -> tuple[Rewrite, dict[str, Matched]]:
+    def _chosen(self) -> tuple[MergeMethod, dict[str, Matched]]:
         """The chosen method, and the base files where it has found the changed keys."""
         if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
             with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
-                few = _in_place(self.spark, self.store, self.snapshot)
-                if few.changes.nbytes <= IN_PLACE_BYTES:
+                few = _arrow_merge(self.spark, self.store, self.snapshot)
+                if few.changes.nbytes <= ARROW_CHANGES_BYTES:
                     return few, few.matched()
-        many = self._shuffled()
+        many = self._shuffle_merge()
         return many, many.matched()
 
-    def _shuffled(self) -> Shuffled:
-        return Shuffled(spark=self.spark, store=self.store, snapshot=self.snapshot)
+    def _shuffle_merge(self) -> ShuffleMerge:
+        return ShuffleMerge(spark=self.spark, store=self.store, snapshot=self.snapshot)
 
     def plan(self, *, epoch: int) -> FoldPlan:
         """Count the rows that the fold will write."""
-        return _plan(self.store, self.snapshot, *self._chosen, epoch=epoch)
+        snapshot, (method, matched) = self.snapshot, self._chosen
+        change_rows, upserts, tombstones = method.counts()
+        replaced = sum(found.replaced for found in matched.values())
+        return replace(
+            empty_plan(snapshot),
+            epoch=epoch,
+            touched=touched_files(
+                snapshot.base.files,
+                matched,
+                new_rows=upserts - replaced,
+                target_bytes=self.store.settings.target_file_bytes,
+            ),
+            batches=snapshot.sequence - snapshot.watermark,
+            change_rows=change_rows,
+            upserts=upserts,
+            tombstones=tombstones,
+            replaced=replaced,
+            dropped=sum(found.dropped for found in matched.values()),
+            changed_ms=snapshot.changed_ms,
+        )
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write the files and verify them. If Spark's tasks cannot run the chosen method, use the shuffle."""
@@ -153,17 +172,17 @@ class KeyedFold:
         except WorkersUnfit:
             discard(store.base.path, folder)
             names = None
-            self._shuffled().write(plan, folder)
+            self._shuffle_merge().write(plan, folder)
         reach("fold.after_write")
         return collect_files(store.base.path, folder, schema=store.schema, stats=store.stats, names=names)
 
 
-def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlace:
+def _arrow_merge(spark: "SparkSession", store: Store, snapshot: Snapshot) -> ArrowMerge:
     columns, key = [*store.schema.names, OP], store.spec.key
     rows = unfolded_rows(store, snapshot, columns=columns)
     latest = latest_per_key(rows, key).select(columns).sort_by([(name, "ascending") for name in key])
     ranges = {file.path: _key_range(store, file) for file in snapshot.base.files}
-    return InPlace(
+    return ArrowMerge(
         spark=spark,
         store=store,
         change_rows=rows.num_rows,
@@ -173,14 +192,14 @@ def _in_place(spark: "SparkSession", store: Store, snapshot: Snapshot) -> InPlac
     )
 
 
-def land(
+def _write_and_commit(
     store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
 ) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
     """Write and verify the files of a folder with `write`, commit and prune.
 
     Delete the files if they are not committed.
     """
-    with store.presence() as owner:
+    with store.liveness_lock() as owner:
         folder = attempt_folder(owner.owner, 0)
         with discarding(store, owner.owner), disk_failures(store):
             written = write(folder) if plan.expected_rows else ()
@@ -197,8 +216,8 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
     Recovery finishes such an alteration.
     """
     check_columns(store, snapshot)
-    known = set(snapshot.base.schema.names)
-    lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in known]
+    columns = set(snapshot.base.schema.names)
+    lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in columns]
     if lost:
         raise Conflict(
             f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset again.",
@@ -206,33 +225,7 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
         )
 
 
-# ---- the plan ----------------------------------------------------------------------------------------------------
-
-
-def _plan(store: Store, snapshot: Snapshot, rewrite: Rewrite, matched: dict[str, Matched], *, epoch: int) -> FoldPlan:
-    change_rows, upserts, tombstones = rewrite.counts()
-    replaced = sum(found.replaced for found in matched.values())
-    return FoldPlan(
-        base_version=snapshot.base.version,
-        watermark=snapshot.watermark,
-        target=snapshot.sequence,
-        epoch=epoch,
-        touched=touched_files(
-            snapshot.base.files,
-            matched,
-            new_rows=upserts - replaced,
-            target_bytes=store.settings.target_file_bytes,
-        ),
-        batches=snapshot.sequence - snapshot.watermark,
-        change_rows=change_rows,
-        upserts=upserts,
-        tombstones=tombstones,
-        replaced=replaced,
-        dropped=sum(found.dropped for found in matched.values()),
-        base_rows=snapshot.base.rows,
-        base_bytes=snapshot.base.size_bytes,
-        changed_ms=snapshot.changed_ms,
-    )
+# ---- the estimate ------------------------------------------------------------------------------------------------
 
 
 def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
@@ -293,13 +286,6 @@ def empty_plan(snapshot: Snapshot) -> FoldPlan:
         watermark=snapshot.watermark,
         target=snapshot.sequence,
         epoch=snapshot.epoch,
-        touched=(),
-        batches=0,
-        change_rows=0,
-        upserts=0,
-        tombstones=0,
-        replaced=0,
-        dropped=0,
         base_rows=snapshot.base.rows,
         base_bytes=snapshot.base.size_bytes,
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InPlace:
+class ArrowMerge:
     """The last change of each key, sorted by key, and the steps to apply them to base files."""
 
     spark: "SparkSession"
@@ -57,7 +57,7 @@ class InPlace:
         return self.change_rows, upserts, self.changes.num_rows - upserts
 
     @cached_property
-    def _found(self) -> dict[str, Numbers]:
+    def _matches(self) -> dict[str, Numbers]:
         """Return the numbers of the changes in each base file that has changed keys.
 
         Raises:
@@ -70,7 +70,9 @@ class InPlace:
             for file, (first, last) in zip(self.files, spans, strict=True)
         ]
         found: dict[str, Numbers] = {}
-        for number, data in self._each(len(sent), fold_task.finder(sent, verify=self.store.settings.verify_checksums)):
+        for number, data in self._run_tasks(
+            len(sent), fold_task.finder(sent, verify=self.store.settings.verify_checksums)
+        ):
             numbers = np.frombuffer(data, dtype="<i8") + spans[number][0]
             if len(numbers):
                 found[self.files[number].path] = numbers
@@ -84,7 +86,7 @@ class InPlace:
         """
         return {
             path: Matched(replaced=int(self._is_upsert[numbers].sum()), dropped=int((~self._is_upsert[numbers]).sum()))
-            for path, numbers in self._found.items()
+            for path, numbers in self._matches.items()
         }
 
     def _span(self, keys: KeyRange) -> tuple[int, int]:
@@ -116,22 +118,22 @@ class InPlace:
         tasks = list(self._tasks(plan))
 
         written = [
-            data.decode().split("\n") for _, data in self._each(len(tasks), fold_task.rewriter(tasks, job)) if data
+            data.decode().split("\n") for _, data in self._run_tasks(len(tasks), fold_task.rewriter(tasks, job)) if data
         ]
         return [name for names in written for name in names]
 
     def _tasks(self, plan: FoldPlan) -> Iterator[fold_task.Task]:
         new = self._is_upsert.copy()
-        for numbers in self._found.values():
-            new[numbers] = False
+        for replaced in self._matches.values():
+            new[replaced] = False
         target = self.store.settings.target_file_bytes
         for group in grouped(plan.touched, self.ranges, target_bytes=target):
-            own = [self._found[file.path] for file in group if file.path in self._found]
+            numbers = [self._matches[file.path] for file in group if file.path in self._matches]
             for file in group:
                 first, last = self._span(self.ranges[file.path]) if self.ranges[file.path].known else (0, 0)
-                own.append(first + np.flatnonzero(new[first:last]))
+                numbers.append(first + np.flatnonzero(new[first:last]))
                 new[first:last] = False
-            yield self._task(group, np.sort(np.concatenate(own)))
+            yield self._task(group, np.sort(np.concatenate(numbers)))
         if new.any():
             yield self._task((), np.flatnonzero(new))
 
@@ -149,7 +151,7 @@ class InPlace:
 
     # ---- Spark's tasks -----------------------------------------------------------------------------------------
 
-    def _each(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+    def _run_tasks(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """Run `work` on the numbers below `count`, one number per task, and yield the small results."""
         if count:
             yield from in_numbered_tasks(self.spark, count, work)

@@ -17,15 +17,15 @@ number, so that no value of a user becomes part of a path.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone.compaction.operations.fold import estimate_of, fold_by
-from siltstone.compaction.operations.fold_plan import FoldPlan, Matched
+from siltstone.compaction.operations.fold import empty_plan, estimate_of, fold_by
+from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, by_file_name
 from siltstone.dataset.load.partition_groups import (
     GROUP,
     GROUP_TASKS,
@@ -109,28 +109,22 @@ class LogFold:
 
     def plan(self, *, epoch: int) -> FoldPlan:
         """Count the rows that the fold will write."""
-        with house_settings(self.spark):
-            return self._counts(epoch)
-
-    def _counts(self, epoch: int) -> FoldPlan:
         snapshot = self.snapshot
-        dropped = self.dropped
-        return FoldPlan(
-            base_version=snapshot.base.version,
-            watermark=snapshot.watermark,
-            target=snapshot.sequence,
-            epoch=epoch,
-            touched=tuple(file for file in sorted(snapshot.base.files, key=lambda f: f.path) if file.path in dropped),
-            batches=snapshot.sequence - snapshot.watermark,
-            change_rows=self._change_rows(),
-            upserts=sum(self.appended.values()),
-            tombstones=tombstone_rows(self.store, snapshot).num_rows,
-            replaced=sum(found.replaced for found in dropped.values()),
-            dropped=sum(found.dropped for found in dropped.values()),
-            base_rows=snapshot.base.rows,
-            base_bytes=snapshot.base.size_bytes,
-            changed_ms=snapshot.changed_ms,
-        )
+        with house_settings(self.spark):
+            dropped = self.dropped
+            files = sorted(snapshot.base.files, key=lambda file: file.path)
+            return replace(
+                empty_plan(snapshot),
+                epoch=epoch,
+                touched=tuple(file for file in files if file.path in dropped),
+                batches=snapshot.sequence - snapshot.watermark,
+                change_rows=self._change_rows(),
+                upserts=sum(self.appended.values()),
+                tombstones=tombstone_rows(self.store, snapshot).num_rows,
+                replaced=sum(found.replaced for found in dropped.values()),
+                dropped=sum(found.dropped for found in dropped.values()),
+                changed_ms=snapshot.changed_ms,
+            )
 
     def _change_rows(self) -> int:
         """Return the number of folded change rows. Some rows of a squashed file may already be in base."""
@@ -158,20 +152,20 @@ class LogFold:
         """
         from pyspark.sql import functions as F
 
-        files = self._touched_at_most()
+        hiding = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        near = near_files(self.store, self.snapshot) if self._replacing is not None else []
+        files = list({file.path: file for file in (*hiding, *near)}.values())
         if not files:
             return {}
-        names = {file.path.rsplit("/", 1)[-1]: file for file in files}
-        if len(names) != len(files):
-            raise Corruption(f"Dataset {self.store.name}: two base files have the same name; nothing was changed.")
-        asked = dict.fromkeys((*self.store.spec.subject, *self.store.spec.dedup_by))
-        rows = self._scan(files).select(*asked, F.col("_metadata.file_name").alias(_NAME))
-        left = self._counted(self._without_hidden(rows))
-        hidden = {file.path: file.rows - left.get(name, 0) for name, file in names.items()}
+        names = by_file_name(files, dataset=str(self.store.name))
+        columns = dict.fromkeys((*self.store.spec.subject, *self.store.spec.dedup_by))
+        rows = self._scan(files).select(*columns, F.col("_metadata.file_name").alias(_NAME))
+        visible = self._counted(self._without_hidden(rows))
+        hidden = {file.path: file.rows - visible.get(name, 0) for name, file in names.items()}
         replaced = dict.fromkeys(hidden, 0)
         if self._replacing is not None:
-            kept = self._counted(self._without_replaced(self._without_hidden(rows)))
-            replaced = {file.path: left.get(name, 0) - kept.get(name, 0) for name, file in names.items()}
+            remaining = self._counted(self._without_replaced(self._without_hidden(rows)))
+            replaced = {file.path: visible.get(name, 0) - remaining.get(name, 0) for name, file in names.items()}
         return {
             path: Matched(dropped=count, replaced=replaced[path])
             for path, count in hidden.items()
@@ -182,14 +176,8 @@ class LogFold:
         """Count rows by the name of their file. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
-        told = rows.groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
-        return {row[_NAME]: int(row[_ROWS]) for row in told}
-
-    def _touched_at_most(self) -> list[DataFile]:
-        """Return the base files that may lose rows. A tombstone hides such rows, or a later duplicate replaces them."""
-        hidden = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
-        near = near_files(self.store, self.snapshot) if self._replacing is not None else []
-        return list({file.path: file for file in (*hidden, *near)}.values())
+        counts = rows.groupBy(_NAME).agg(F.count(F.lit(1)).alias(_ROWS)).toArrow().to_pylist()
+        return {row[_NAME]: int(row[_ROWS]) for row in counts}
 
     @cached_property
     def _replacing(self) -> "DataFrame | None":
@@ -243,13 +231,13 @@ class LogFold:
         from pyspark.sql import functions as F
 
         names = group_columns(self.store)
-        mine = [f"_in{place}" for place in range(len(names))]
+        columns = [f"_in{place}" for place in range(len(names))]
         listed = [(number, *group) for number, group in enumerate(self._groups)]
-        schema = ", ".join([f"{GROUP} int", *[f"{name} string" for name in mine]])
+        schema = ", ".join([f"{GROUP} int", *[f"{column} string" for column in columns]])
         groups = self.spark.createDataFrame(listed, schema)
         same = F.lit(True)  # noqa: FBT003
-        for name, own in zip(names, mine, strict=True):
-            same = same & F.col(f"`{name}`").cast("string").eqNullSafe(F.col(own))
+        for name, column in zip(names, columns, strict=True):
+            same = same & F.col(f"`{name}`").cast("string").eqNullSafe(F.col(column))
         side = F.broadcast(groups) if len(listed) <= MANY_GROUPS else groups
         return rows.join(side, same).select(*self.store.base_schema.names, GROUP)
 
@@ -261,8 +249,8 @@ class LogFold:
         listed = [(file.path.rsplit("/", 1)[-1], numbers[group_of(file, self.store)]) for file in touched]
         names = self.spark.createDataFrame(listed, f"{_NAME} string, {GROUP} int")
         rows = self._scan(touched).withColumn(_NAME, F.col("_metadata.file_name"))
-        kept = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
-        return kept.select(*self.store.base_schema.names, GROUP)
+        remaining = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
+        return remaining.select(*self.store.base_schema.names, GROUP)
 
     # ---- verification ------------------------------------------------------------------------------------------------
 
@@ -276,23 +264,20 @@ class LogFold:
         files = [
             described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
         ]
-        self._check_groups(plan, files)
-        return tuple(files)
-
-    def _check_groups(self, plan: FoldPlan, files: Sequence[DataFile]) -> None:
         expected: Counter[Group] = Counter(self.appended)
         for file in plan.touched:
-            gone = self.dropped[file.path]
-            expected[group_of(file, self.store)] += file.rows - gone.dropped - gone.replaced
-        found: Counter[Group] = Counter()
+            matched = self.dropped[file.path]
+            expected[group_of(file, self.store)] += file.rows - matched.dropped - matched.replaced
+        written: Counter[Group] = Counter()
         for file in files:
-            found[group_of(file, self.store)] += file.rows
-        if +expected != +found:
-            wrong = next(iter({**(expected - found), **(found - expected)}))
+            written[group_of(file, self.store)] += file.rows
+        if +expected != +written:
+            wrong = next(iter({**(expected - written), **(written - expected)}))
             raise Corruption(
-                f"Dataset {self.store.name}: the fold wrote {found[wrong]} rows into {'/'.join(map(str, wrong))} and should "
+                f"Dataset {self.store.name}: the fold wrote {written[wrong]} rows into {'/'.join(map(str, wrong))} and should "
                 f"have written {expected[wrong]}; nothing was committed."
             )
+        return tuple(files)
 
 
 # ---- which files ---------------------------------------------------------------------------------------------------
@@ -300,25 +285,24 @@ class LogFold:
 
 def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:
     """Return the base files that may have a row which a tombstone hides, by their footers."""
+    named: list[tuple[str, list[Any] | None]] = []  # a column and the values that a tombstone names, in order
     try:
-        wanted = [(name, _values(stone, name)) for stone in stones for name in stone.columns[:1]]
+        for stone in stones:
+            for name in stone.columns[:1]:
+                column = stone.rows.column(name)
+                is_boolean = pa.types.is_boolean(column.type)  # then footers cannot be used
+                named.append((name, None if is_boolean else sorted(column.unique().to_pylist())))
     except OverflowError:  # a date that Python cannot hold
         return list(snapshot.base.files)
-    return [file for file in snapshot.base.files if _may_hide(store, file, wanted)]
+    return [file for file in snapshot.base.files if _may_hide(store, file, named)]
 
 
-def _values(stone: TombstoneFilter, name: str) -> list[Any] | None:
-    """Return the values of a column that a tombstone names, in order; None if footers cannot be used."""
-    column = stone.rows.column(name)
-    return None if pa.types.is_boolean(column.type) else sorted(column.unique().to_pylist())
-
-
-def _may_hide(store: Store, file: DataFile, wanted: Sequence[tuple[str, list[Any] | None]]) -> bool:
+def _may_hide(store: Store, file: DataFile, named: Sequence[tuple[str, list[Any] | None]]) -> bool:
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     return any(
-        values is None or may_contain(found, values) for name, values in wanted for found in _ranges(metadata, name)
+        values is None or may_contain(found, values) for name, values in named for found in _ranges(metadata, name)
     )
 
 

@@ -1,9 +1,10 @@
 """The plan of a fold as data: the files to rewrite, and the exact row counts to expect. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from siltstone.errors import Corruption
 from siltstone.model.files import DataFile, KeyRange
 
 SMALL_FILE_SHARE: Final = 8
@@ -28,15 +29,15 @@ class FoldPlan:
     watermark: int
     target: int
     epoch: int
-    touched: tuple[DataFile, ...]
-    batches: int
-    change_rows: int
-    upserts: int
-    tombstones: int
-    replaced: int
-    dropped: int
     base_rows: int
     base_bytes: int
+    touched: tuple[DataFile, ...] = ()
+    batches: int = 0
+    change_rows: int = 0
+    upserts: int = 0
+    tombstones: int = 0
+    replaced: int = 0
+    dropped: int = 0
     changed_ms: tuple[int, int] | None = None
     change_files: int = 0
     change_bytes: int = 0
@@ -57,6 +58,18 @@ class FoldPlan:
     def final_rows(self) -> int:
         """Number of rows in base after the fold."""
         return self.base_rows - self.dropped + self.new_rows
+
+
+def by_file_name(files: Sequence[DataFile], *, dataset: str) -> dict[str, DataFile]:
+    """Return files by the last parts of their paths: Spark reports no more about the file of a row.
+
+    Raises:
+        Corruption: two files have the same name.
+    """
+    names = {file.path.rsplit("/", 1)[-1]: file for file in files}
+    if len(names) != len(files):
+        raise Corruption(f"Dataset {dataset}: two base files have the same name; nothing was changed.")
+    return names
 
 
 def touched_files(

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from siltstone.compaction.operations.fold_plan import FoldPlan, Matched
+from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, by_file_name
 from siltstone.dataset.read.spark_frames import changes_frame, files_frame, join_side, latest_of
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import is_squashed
-from siltstone.errors import Corruption
 from siltstone.model.columns import OP, Op
 from siltstone.spark.output_files import write_frame
 
@@ -24,7 +23,7 @@ ROWS_PER_NEW_FILE: Final = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled:
+class ShuffleMerge:
     """The changes of a snapshot as a frame, and the steps to merge them into base files."""
 
     spark: "SparkSession"
@@ -44,10 +43,10 @@ class Shuffled:
         from pyspark.sql import functions as F
 
         rows = self._latest.groupBy(OP).agg(F.count(F.lit(1)).alias("n")).toArrow().to_pylist()
-        found = {row[OP]: int(row["n"]) for row in rows}
+        by_op = {row[OP]: int(row["n"]) for row in rows}
         partly = any(is_squashed(file.path) for file in self.snapshot.unfolded)  # some of its rows may be in base
         changes = self._changes.count() if partly else self.snapshot.unfolded_rows
-        return changes, found.get(Op.UPSERT.value, 0), found.get(Op.TOMBSTONE.value, 0)
+        return changes, by_op.get(Op.UPSERT.value, 0), by_op.get(Op.TOMBSTONE.value, 0)
 
     def matched(self) -> dict[str, Matched]:
         """Count, per base file, the rows that are replaced and dropped. Only counts leave Spark."""
@@ -56,9 +55,7 @@ class Shuffled:
         files, key = self.snapshot.base.files, list(self.store.spec.key)
         if not files:
             return {}
-        names = {file.path.rsplit("/", 1)[-1]: file.path for file in files}
-        if len(names) != len(files):
-            raise Corruption(f"Dataset {self.store.name}: two base files have the same name; nothing was changed.")
+        names = by_file_name(files, dataset=str(self.store.name))
         base = files_frame(self.spark, self.store, files).select(*key, F.col("_metadata.file_name").alias(_FILE))
         present = base.join(join_side(self._latest.select(*key, OP), broadcast=False), key)
         counts = present.groupBy(_FILE).agg(
@@ -66,15 +63,12 @@ class Shuffled:
             F.count(F.when(F.col(OP) == Op.TOMBSTONE.value, 1)).alias("dropped"),
         )
         return {
-            names[row[_FILE]]: Matched(replaced=row["replaced"], dropped=row["dropped"])
+            names[row[_FILE]].path: Matched(replaced=row["replaced"], dropped=row["dropped"])
             for row in counts.toArrow().to_pylist()
         }
 
     def write(self, plan: FoldPlan, folder: str) -> None:
         """Rewrite the touched files and write the upserts with Spark, sorted by key."""
-        write_frame(self._folded(plan), self.store.base.path, folder, schema=self.store.schema, key=self.store.spec.key)
-
-    def _folded(self, plan: FoldPlan) -> "DataFrame":
         from pyspark.sql import functions as F
 
         columns, key = self.store.schema.names, list(self.store.spec.key)
@@ -85,4 +79,5 @@ class Shuffled:
             rows = touched.join(changed, key, "left_anti").select(*columns).unionByName(rows)
         size = sum(file.size_bytes for file in plan.touched)
         parts = max(1, -(-size // self.store.settings.target_file_bytes), -(-plan.new_rows // ROWS_PER_NEW_FILE))
-        return rows.repartitionByRange(parts, *key).sortWithinPartitions(*key)
+        ordered = rows.repartitionByRange(parts, *key).sortWithinPartitions(*key)
+        write_frame(ordered, self.store.base.path, folder, schema=self.store.schema, key=self.store.spec.key)

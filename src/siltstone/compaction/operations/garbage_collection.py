@@ -27,7 +27,7 @@ from siltstone.coordination.liveness import is_live, sweep_dead
 from siltstone.dataset.store import Store
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from siltstone.delta.layout import DATA, LOG, is_owned, is_squashed, owner_of
-from siltstone.delta.table import TURN, Table, TableVersion
+from siltstone.delta.table import LOCK_FILE, Table, TableVersion
 from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import read_failure
@@ -52,14 +52,14 @@ class UnreferencedFile:
 def unreferenced_files(store: Store) -> list[UnreferencedFile]:
     """List every file of the dataset that is not live, with the liveness of its owner."""
     disk = Disk.of(store)
-    found, lost = scan_files(store, disk, base=store.base.pin(), changes=store.changes.pin())
-    for path in sorted(lost):
+    unreferenced, missing = scan_files(store, disk, base=store.base.pin(), changes=store.changes.pin())
+    for path in sorted(missing):
         raise Corruption(
             f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
             reason=Reason.MISSING_FILE,
             paths=[path],
         )
-    return found
+    return unreferenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Disk:
         """
         try:
             listed = {table.path: list(_data_files(table.path)) for table in (store.base, store.changes)}
-            owners = {owner for found in listed.values() for path, _ in found if (owner := owner_of(path))}
+            owners = {owner for files in listed.values() for path, _ in files if (owner := owner_of(path))}
             return cls(listed, frozenset(owner for owner in owners if is_live(store.layout.work, owner)))
         except OSError as error:
             raise read_failure(error.filename or store.path, error) from error
@@ -96,23 +96,23 @@ def scan_files(
     The missing files are given by their paths below the dataset's folder, each with its error. Both tables must have
     been pinned after the disk was listed.
     """
-    left: list[UnreferencedFile] = []
-    lost: dict[str, SiltstoneError] = {}
+    unreferenced: list[UnreferencedFile] = []
+    missing: dict[str, SiltstoneError] = {}
     for table, pinned in ((store.base, base), (store.changes, changes)):
         listed = disk.listed[table.path]
         live = {file.path for file in pinned.files}
-        missing = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
-        lost |= {
-            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE) for path in missing
+        paths = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
+        missing |= {
+            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE) for path in paths
         }
         dead = [(path, size) for path, size in listed if path not in live]
         if not dead or store.layout.link_in(table.path):
             continue  # files behind a link are not ours to delete
-        left += [
+        unreferenced += [
             UnreferencedFile(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
             for path, size in dead
         ]
-    return left, lost
+    return unreferenced, missing
 
 
 def _data_files(root: Path) -> Iterable[tuple[str, int]]:
@@ -128,14 +128,14 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
         if not below:
             names[:] = [name for name in names if name != LOG]
         for name in files:
-            if not below and name == TURN:
+            if not below and name == LOCK_FILE:
                 continue
             try:
-                found = os.lstat(f"{folder}/{name}")
+                info = os.lstat(f"{folder}/{name}")
             except FileNotFoundError:
                 continue
-            if not stat.S_ISLNK(found.st_mode):
-                yield f"{below}{name}", found.st_size
+            if not stat.S_ISLNK(info.st_mode):
+                yield f"{below}{name}", info.st_size
 
 
 def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
@@ -146,9 +146,13 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     """
     hours = checked_retention(store.settings, retention_hours)
     check_no_link(store)
-    found = _ours(store, unreferenced_files(store))
-    kept = {table.path: _kept(store, table, hours) for table in (store.base, store.changes)}
-    to_delete = [file for file in found if not file.owner_live and file.path not in kept[file.table.path]]
+    unreferenced = _ours(store, unreferenced_files(store))
+    floor = store.settings.vacuum_floor_hours
+    needed = {  # removed files that a reader of an older version may still need
+        table.path: table.removed(within_hours=max(floor, min(hours, table.retention.hours)))
+        for table in (store.base, store.changes)
+    }
+    to_delete = [file for file in unreferenced if not file.owner_live and file.path not in needed[file.table.path]]
     if not dry_run and to_delete:
         reach("vacuum.before_delete")
         _delete(to_delete)
@@ -169,21 +173,21 @@ def checked_retention(settings: Settings, hours: float | None) -> float:
         InvalidRequest: the retention is below the floor.
     """
     floor = settings.vacuum_floor_hours
-    kept = max(floor, settings.base_retention_hours) if hours is None else hours
-    if not floor <= kept < math.inf:
+    retention = max(floor, settings.base_retention_hours) if hours is None else hours
+    if not floor <= retention < math.inf:
         raise InvalidRequest(
             f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
             "compact with purge."
         )
-    return kept
+    return retention
 
 
-def _ours(store: Store, found: list[UnreferencedFile]) -> list[UnreferencedFile]:
+def _ours(store: Store, files: list[UnreferencedFile]) -> list[UnreferencedFile]:
     """Return the files that are provably ours: their path has the id of an owner, or the log names them as removed."""
-    if all(is_owned(file.path) for file in found):
-        return found
+    if all(is_owned(file.path) for file in files):
+        return files
     named = {table.path: table.removed() for table in (store.base, store.changes)}
-    return [file for file in found if is_owned(file.path) or file.path in named[file.table.path]]
+    return [file for file in files if is_owned(file.path) or file.path in named[file.table.path]]
 
 
 def check_no_link(store: Store) -> None:
@@ -199,12 +203,6 @@ def check_no_link(store: Store) -> None:
                     f"Dataset {store.name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. No "
                     "file was deleted. Replace the link by a folder or a mount point."
                 )
-
-
-def _kept(store: Store, table: Table, hours: float) -> set[str]:
-    """Return the removed files that a reader of an older version may still need."""
-    keep = max(store.settings.vacuum_floor_hours, min(hours, table.retention.hours))
-    return table.removed(within_hours=keep)
 
 
 def sweep_orphans(store: Store) -> int:
@@ -246,12 +244,12 @@ def purge_files(store: Store) -> tuple[int, int]:
     deadline = store.clock.monotonic_seconds() + OTHER_JOB_SECONDS
     files = size = 0
     while True:
-        found = unreferenced_files(store)
-        to_delete = [file for file in found if not file.owner_live]
+        unreferenced = unreferenced_files(store)
+        to_delete = [file for file in unreferenced if not file.owner_live]
         _delete(to_delete)
         files += len(to_delete)
         size += sum(file.size_bytes for file in to_delete)
-        if not any(file.owner_live and (file.table is store.base or is_squashed(file.path)) for file in found):
+        if not any(file.owner_live and (file.table is store.base or is_squashed(file.path)) for file in unreferenced):
             break
         if store.clock.monotonic_seconds() > deadline:
             raise Unavailable(f"Dataset {store.name}: another job is still writing; purge again when it is done.")
@@ -268,11 +266,11 @@ def purge_files(store: Store) -> tuple[int, int]:
 
 def _delete(to_delete: Iterable[UnreferencedFile]) -> None:
     folders: set[Path] = set()
-    for found in to_delete:
-        path = found.table.path / found.path
+    for file in to_delete:
+        path = file.table.path / file.path
         path.unlink(missing_ok=True)
         reach("purge.during_delete")
-        folders |= {parent for parent in path.parents if found.table.path / DATA in parent.parents}
+        folders |= {parent for parent in path.parents if file.table.path / DATA in parent.parents}
     for folder in sorted(folders, key=lambda p: -len(p.parts)):
         try:
             folder.rmdir()

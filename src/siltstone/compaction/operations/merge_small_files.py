@@ -5,7 +5,7 @@ Each task reads the rows of its output file, and sorts them.
 The rows never pass through Spark's row format, and there is no shuffle. The footers contain the range of the first
 sort column of each file. The values are cut into as many ranges as there are output files, and a task reads the files
 that overlap its range. This suits files that were written one after the other, as those of a log are. If most files
-overlap several ranges, each would be read many times. Then Spark's shuffle is better, and `pressed` returns None. It
+overlap several ranges, each would be read many times. Then Spark's shuffle is better, and `merge_small_files` returns None. It
 also returns None for files that are too large to be sorted in a task's memory.
 """
 
@@ -25,7 +25,7 @@ from siltstone.model.files import DataFile, KeyRange
 from siltstone.model.schema import default_of
 from siltstone.spark.arrow_tasks import in_numbered_tasks
 from siltstone.spark_tasks import merge_files
-from siltstone.spark_tasks.merge_files import Press, Pressing
+from siltstone.spark_tasks.merge_files import MergeJob, MergeTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,8 +50,14 @@ class _Input:
     has_nulls: bool
     """True if the column may have nulls. Rows with a null belong to the lowest range."""
 
+    def overlaps(self, low: Any, high: Any) -> bool:  # noqa: ANN401
+        """Return true if the file may have rows of a range. A bound of None is open."""
+        if low is None and self.has_nulls:
+            return True
+        return (high is None or self.values.low < high) and (low is None or self.values.high >= low)
 
-def pressed(
+
+def merge_small_files(
     spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int
 ) -> list[str] | None:
     """Write the sorted rows of files into `files` files. Return their names; None if a shuffle is better.
@@ -63,32 +69,36 @@ def pressed(
     if files > 1 and pa.types.is_floating(store.schema.field(first).type):
         return None  # NaN is in no range
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        inputs = list(pool.map(lambda file: _looked_at(store, file, first), taken))
+        inputs = list(pool.map(lambda file: _read_input(store, file, first), taken))
     work = _divided(inputs, files)
-    if work is None or any(press.memory_bytes > MAX_TASK_BYTES for press in work):
+    if work is None or any(task.memory_bytes > MAX_TASK_BYTES for task in work):
         return None
     target = store.base.path / folder
     target.mkdir(parents=True)
-    job = Pressing(
+    job = MergeJob(
         root=str(store.base.path),
         target=store.task_target(store.base_schema, target),
         defaults={field.name: default_of(field) for field in store.base_schema},
         order=store.spec.sort_by,
     )
-    answers = in_numbered_tasks(spark, len(work), merge_files.presser(work, job))
+    answers = in_numbered_tasks(spark, len(work), merge_files.merger(work, job))
     return [name for _, data in answers for name in data.decode().split("\n") if name]
 
 
-def _looked_at(store: Store, file: DataFile, first: str) -> _Input:
+def _read_input(store: Store, file: DataFile, first: str) -> _Input:
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     try:
-        found = key_ranges(metadata, first)
+        ranges = key_ranges(metadata, first)
     except OverflowError:  # a date that Python cannot hold
-        found = [KeyRange()]
-    known = all(one.known for one in found)
-    values = KeyRange(min(one.low for one in found), max(one.high for one in found)) if found and known else KeyRange()
+        ranges = [KeyRange()]
+    is_known = all(group.known for group in ranges)
+    values = (
+        KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
+        if ranges and is_known
+        else KeyRange()
+    )
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return _Input(file, max(size, file.size_bytes), values, _has_nulls(metadata, first))
 
@@ -99,23 +109,23 @@ def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
     if name not in paths:
         return True
     groups = [metadata.row_group(number).column(paths.index(name)) for number in range(metadata.num_row_groups)]
-    found = [group.statistics for group in groups]
-    return any(stats is None or not stats.has_null_count or stats.null_count for stats in found)
+    statistics = [group.statistics for group in groups]
+    return any(stats is None or not stats.has_null_count or stats.null_count for stats in statistics)
 
 
-def _divided(inputs: Sequence[_Input], files: int) -> list[Press] | None:
+def _divided(inputs: Sequence[_Input], files: int) -> list[MergeTask] | None:
     """Return the work of each task; None if files would be read too many times, or their ranges are not known."""
     if files == 1:
-        return [_press(inputs, None, None)]
+        return [_task(inputs, None, None)]
     if not all(one.values.known for one in inputs):
         return None
     edges = _edges(inputs, files)
     work = [
-        _press([one for one in inputs if _reaches(one, low, high)], low, high)
+        _task([one for one in inputs if one.overlaps(low, high)], low, high)
         for low, high in pairwise([None, *edges, None])
     ]
     total = sum(one.memory_bytes for one in inputs)
-    return work if sum(press.memory_bytes for press in work) <= MAX_READS * total else None
+    return work if sum(task.memory_bytes for task in work) <= MAX_READS * total else None
 
 
 def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
@@ -133,14 +143,8 @@ def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
     return edges[: files - 1]
 
 
-def _reaches(one: _Input, low: Any, high: Any) -> bool:  # noqa: ANN401
-    if low is None and one.has_nulls:
-        return True
-    return (high is None or one.values.low < high) and (low is None or one.values.high >= low)
-
-
-def _press(inputs: Sequence[_Input], low: Any, high: Any) -> Press:  # noqa: ANN401
-    return Press(
+def _task(inputs: Sequence[_Input], low: Any, high: Any) -> MergeTask:  # noqa: ANN401
+    return MergeTask(
         inputs=tuple(one.file.path for one in inputs),
         low=low,
         high=high,

@@ -78,15 +78,15 @@ def rewrite(
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
-    taken = _taken(store, snapshot, planned)
+    taken = _live_files(store, snapshot, planned)
     check_columns(store, snapshot)
     clusters = planned.kind is JobKind.CLUSTER
-    with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.presence() as owner:
+    with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.liveness_lock() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
         with discarding(store, owner.owner), disk_failures(store):
-            names = _written(store, taken, lambda: write(taken, folder))
+            names = _write_checked(store, taken, lambda: write(taken, folder))
             reach("cluster.after_write") if clusters else reach("roll_up.after_write")
-            written = _collected(store, planned, taken, folder, names)
+            written = _verified(store, planned, taken, folder, names)
             outputs = manifest(store.base.path, written)
         commit = Commit(
             kind=CommitKind.CLUSTER,
@@ -114,7 +114,7 @@ def rewrite(
     )
 
 
-def _taken(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ...]:
+def _live_files(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ...]:
     live = {file.path: file for file in snapshot.base.files}
     gone = [entry.path for entry in job.files if entry.path not in live]
     if gone:
@@ -122,7 +122,7 @@ def _taken(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ..
     return tuple(live[entry.path] for entry in job.files)
 
 
-def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[str] | None]) -> list[str] | None:
+def _write_checked(store: Store, taken: Sequence[DataFile], write: Callable[[], list[str] | None]) -> list[str] | None:
     """Write the files. If a file cannot be read, name all unreadable files."""
     try:
         return write()
@@ -131,7 +131,7 @@ def _written(store: Store, taken: Sequence[DataFile], write: Callable[[], list[s
         raise
 
 
-def _collected(
+def _verified(
     store: Store, job: JobSpec, taken: Sequence[DataFile], folder: str, names: list[str] | None
 ) -> tuple[DataFile, ...]:
     partition = {PERIOD: job.period, **dict(job.partition)}

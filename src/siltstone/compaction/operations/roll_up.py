@@ -9,7 +9,7 @@ later roll-up takes them.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from siltstone.compaction.operations.merge_small_files import pressed
+from siltstone.compaction.operations.merge_small_files import merge_small_files
 from siltstone.compaction.operations.rewrite import TIER_FOLDER, rewrite
 from siltstone.compaction.planning.model import JobSpec
 from siltstone.dataset.read.spark_frames import scan
@@ -21,7 +21,7 @@ from siltstone.spark.arrow_tasks import WorkersUnfit
 from siltstone.spark.output_files import discard
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def roll_up(
@@ -39,25 +39,17 @@ def roll_up(
 
     def write(taken: Sequence[DataFile], folder: str) -> list[str] | None:
         try:
-            names = pressed(spark, store, taken, folder, files=files)
+            names = merge_small_files(spark, store, taken, folder, files=files)
         except WorkersUnfit:
             discard(store.base.path, folder)
             names = None
         if names is None:
-            _by_shuffle(spark, store, taken, folder, files=files)
+            rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
+            order = store.spec.sort_by
+            parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)  # of similar size
+            options = spark_options(store.base_schema, store.spec.found_by)
+            target = str(store.base.path / folder)
+            parts.sortWithinPartitions(*order).write.options(**options).mode("error").parquet(target)
         return names
 
     return rewrite(spark, store, planned, write, mark=f"{TIER_FOLDER}{planned.lane}", epoch=epoch, job=job)
-
-
-def _by_shuffle(spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int) -> None:
-    rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
-    spread = _spread(rows, files, store.spec.sort_by)
-    options = spark_options(store.base_schema, store.spec.found_by)
-    target = str(store.base.path / folder)
-    spread.sortWithinPartitions(*store.spec.sort_by).write.options(**options).mode("error").parquet(target)
-
-
-def _spread(rows: "DataFrame", files: int, order: Sequence[str]) -> "DataFrame":
-    """Divide rows into `files` parts of similar size, one after the other in the order."""
-    return rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)

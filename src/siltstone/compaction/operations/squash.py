@@ -59,15 +59,18 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
     written: DataFile | None = None
     outputs: tuple[OutputFile, ...] = ()
     if taken and not dry_run:
-        _append_missing(store, snapshot)
-        frame = Commit(
+        try:  # audit records first: squashed rows may lack a tombstone that a later upsert replaced
+            append_missing(store, snapshot)
+        except FileNotFoundError as error:
+            raise _overtaken(store) from error
+        commit = Commit(
             kind=CommitKind.SQUASH,
             plan_version=snapshot.changes.version,
             removes=taken,
             epoch=epoch,
             info=job_info(job),
         )
-        written, outputs = _replace(store, frame)
+        written, outputs = _replace(store, commit)
     return SquashReport(
         dataset=str(store.name),
         files_removed=len(taken),
@@ -82,30 +85,21 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
     )
 
 
-def _append_missing(store: Store, snapshot: Snapshot) -> None:
-    """Write the audit records that the squashed rows may no longer hold. A later upsert replaces a tombstone."""
-    try:
-        append_missing(store, snapshot)
-    except FileNotFoundError as error:
-        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
+def _overtaken(store: Store) -> Conflict:
+    return Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.")
 
 
-def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
+def _replace(store: Store, planned: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
     """Write the new file and commit it in place of the removed ones."""
-    with store.presence() as owner:
+    with store.liveness_lock() as owner:
         relative = squashed_file(owner.owner)
-        written = _staged(store, frame.removes, relative)
-        commit = replace(frame, adds=(written,))
+        written = _staged(store, planned.removes, relative)
+        commit = replace(planned, adds=(written,))
         outputs = manifest(store.changes.path, commit.adds)
         try:
             committed = store.changes.commit(lambda _: commit)
-        except (
-            Conflict,
-            Corruption,
-            Fenced,
-            Gone,
-            Unavailable,
-        ):  # the commit is certainly not in the log; after CommitUnknown the file may be live
+        except (Conflict, Corruption, Fenced, Gone, Unavailable):
+            # The commit is certainly not in the log. After CommitUnknown the file may be live.
             (store.changes.path / relative).unlink(missing_ok=True)
             raise
         reach("squash.after_commit")
@@ -116,29 +110,24 @@ def _replace(store: Store, frame: Commit) -> tuple[DataFile, tuple[OutputFile, .
 def _staged(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
     path = store.changes.path / relative
     try:
-        written = _written(store, taken, relative)
+        rows = squashed_rows(change_rows_in(store, taken), store)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(rows, path, key=store.spec.found_by)
+        written = DataFile(
+            path=relative,
+            size_bytes=path.stat().st_size,
+            rows=rows.num_rows,
+            partition={SEQ: str(max(sequence_of(file) for file in taken))},
+            stats=json.dumps({"numRecords": rows.num_rows}),
+        )
         reach("squash.after_write")
     except FileNotFoundError as error:
         path.unlink(missing_ok=True)
-        raise Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.") from error
+        raise _overtaken(store) from error
     except OSError as error:
         path.unlink(missing_ok=True)
         raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
     return written
-
-
-def _written(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
-    rows = squashed_rows(change_rows_in(store, taken), store)
-    path = store.changes.path / relative
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(rows, path, key=store.spec.found_by)
-    return DataFile(
-        path=relative,
-        size_bytes=path.stat().st_size,
-        rows=rows.num_rows,
-        partition={SEQ: str(max(sequence_of(file) for file in taken))},
-        stats=json.dumps({"numRecords": rows.num_rows}),
-    )
 
 
 def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
@@ -152,11 +141,11 @@ def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
     upserts = rows.filter(pc.equal(rows.column(OP), Op.UPSERT.value))
     latest = latest_per_key(rows, store.spec.key)
     deleted = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
-    kept = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
-    return _stored(sorted_rows(kept, store.spec.key), store)
+    last = pa.concat_tables([latest_per_key(upserts, store.spec.key), deleted])
+    return _stored(sorted_rows(last, store.spec.key), store)
 
 
 def _stored(rows: pa.Table, store: Store) -> pa.Table:
     """Return change rows in the format of a change file. Each row keeps its own sequence in ``_row_seq``."""
-    own = rows.append_column(ROW_SEQ, rows.column(SEQ)).drop_columns([SEQ])
-    return own.select(store.change_schema.names).cast(store.change_schema)
+    stored = rows.append_column(ROW_SEQ, rows.column(SEQ)).drop_columns([SEQ])
+    return stored.select(store.change_schema.names).cast(store.change_schema)

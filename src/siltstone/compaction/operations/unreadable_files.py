@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from siltstone.compaction.failures import Failure, UnreadableFiles, classify, evidence_of, names_file
 from siltstone.dataset.store import Store
-from siltstone.delta.parquet import READ_ERRORS, strange_columns
+from siltstone.delta.parquet import READ_ERRORS, column_differences
 from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
 from siltstone.host.system_errors import read_failure
 from siltstone.model.files import DataFile
@@ -24,6 +24,8 @@ from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 SHOWN: Final = 5
 """Highest number of files that a message names. The result of the job names them all."""
 BATCH_ROWS: Final = 8192
+_SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
+"""Failures that an unreadable file may have caused."""
 
 
 def check_readable(
@@ -35,19 +37,20 @@ def check_readable(
         UnreadableFiles: some files cannot be read.
         FileNotFoundError: a file is gone. It is not damaged.
     """
-    given = [_Input(store.base.path, file, store.base_schema) for file in files]
-    given += [_Input(store.changes.path, file, store.change_schema) for file in changes]
-    found = _unreadable(given, {one.file.path for one in given if _names(error, one)})
-    if not found and error is not None and _is_suspicious(error):
-        found = _unreadable(given, {one.file.path for one in given})
-    if not found:
+    inputs = [_TableFile(store.base.path, file, store.base_schema) for file in files]
+    inputs += [_TableFile(store.changes.path, file, store.change_schema) for file in changes]
+    reasons = _unreadable(inputs, {one.file.path for one in inputs if _is_named(error, one)})
+    # Python workers report no paths: a file may have caused the error although it names none
+    if not reasons and error is not None and not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS:
+        reasons = _unreadable(inputs, {one.file.path for one in inputs})
+    if not reasons:
         return
-    named = [f"{path} ({reason})" for path, reason in sorted(found.items())[:SHOWN]]
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    named = [f"{path} ({reason})" for path, reason in sorted(reasons.items())[:SHOWN]]
+    more = f" and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
     raise UnreadableFiles(
         f"Dataset {store.name}: {', '.join(named)}{more} cannot be read. Nothing was changed; the files stay in place. Restore "
         "them from a copy.",
-        found,
+        reasons,
     )
 
 
@@ -59,42 +62,31 @@ def unreadable_files(
     Missing files are included. Footers are checked. Files that the `error` names are read to their end. A file with
     Unavailable may be sound.
     """
-    found: dict[str, SiltstoneError] = {}
-    for table, schema, some in (
+    errors: dict[str, SiltstoneError] = {}
+    for table, schema, table_files in (
         (store.base, store.base_schema, files),
         (store.changes, store.change_schema, changes),
     ):
-        for file in some:
-            one = _Input(table.path, file, schema)
+        for file in table_files:
+            table_file = _TableFile(table.path, file, schema)
             path = f"{table.path.name}/{file.path}"
             try:
-                if reason := _reason(one, whole=_names(error, one)):
-                    found[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
+                if reason := _reason(table_file, whole=_is_named(error, table_file)):
+                    errors[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
             except FileNotFoundError:
-                found[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
+                errors[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
             except Unavailable as refused:
-                found[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
-    return found
+                errors[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
+    return errors
 
 
-def _names(error: Exception | None, one: "_Input") -> bool:
+def _is_named(error: Exception | None, one: "_TableFile") -> bool:
     """True if an error names a file."""
     return error is not None and names_file(error, one.file.path)
 
 
-def _is_suspicious(error: Exception) -> bool:
-    """Return true if an unreadable file may have caused the error although it names none.
-
-    Python workers report no paths.
-    """
-    return not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS
-
-
-_SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
-
-
 @dataclass(frozen=True, slots=True)
-class _Input:
+class _TableFile:
     """A file of a table, and its expected columns. A file from before a change of columns may lack some."""
 
     root: Path
@@ -102,23 +94,23 @@ class _Input:
     schema: pa.Schema
 
 
-def _unreadable(files: Sequence[_Input], through: Collection[str]) -> dict[str, str]:
+def _unreadable(files: Sequence[_TableFile], through: Collection[str]) -> dict[str, str]:
     """Return the errors of files of tables, by their footers. The files in `through` are read to their end."""
     reasons = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
     return {path: reason for path, reason in reasons.items() if reason}
 
 
-def _reason(one: _Input, *, whole: bool) -> str:
+def _reason(table_file: _TableFile, *, whole: bool) -> str:
     """Return the reason why a file cannot be read; empty if it can.
 
     Raises:
         Unavailable: the system does not let this process read the file, which may be sound.
     """
     try:
-        with open_parquet(f"{one.root}/{one.file.path}", indexes=True) as parquet:
-            if parquet.metadata.num_rows != one.file.rows:
-                return f"{parquet.metadata.num_rows} rows, not {one.file.rows}"
-            if columns := strange_columns(parquet.schema_arrow, one.schema, exact=False):
+        with open_parquet(f"{table_file.root}/{table_file.file.path}", indexes=True) as parquet:
+            if parquet.metadata.num_rows != table_file.file.rows:
+                return f"{parquet.metadata.num_rows} rows, not {table_file.file.rows}"
+            if columns := column_differences(parquet.schema_arrow, table_file.schema, exact=False):
                 return columns
             if whole:
                 for _ in batches(parquet, BATCH_ROWS, use_threads=False):
@@ -126,8 +118,8 @@ def _reason(one: _Input, *, whole: bool) -> str:
     except FileNotFoundError:
         raise
     except READ_ERRORS as error:
-        found = read_failure(one.root / one.file.path, error)
-        if isinstance(found, Unavailable):
-            raise found from error
+        refused = read_failure(table_file.root / table_file.file.path, error)
+        if isinstance(refused, Unavailable):
+            raise refused from error
         return first_line(error)
     return ""

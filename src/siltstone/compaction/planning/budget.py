@@ -22,8 +22,8 @@ class _Lane:
     """Queue of the candidates of one lane that were not examined yet."""
 
     def __init__(self, candidates: list[JobSpec]) -> None:
-        by_age = sorted(candidates, key=lambda found: (found.waiting_since_ms, found.place))
-        rest = sorted(by_age[1:], key=lambda found: (-found.score, found.place))
+        by_age = sorted(candidates, key=lambda spec: (spec.waiting_since_ms, spec.place))
+        rest = sorted(by_age[1:], key=lambda spec: (-spec.score, spec.place))
         self._queue = deque([by_age[0], *rest])
 
     def next_fitting(self, room_bytes: int | None) -> tuple[JobSpec | None, list[JobSpec]]:
@@ -33,10 +33,10 @@ class _Lane:
         """
         passed: list[JobSpec] = []
         while self._queue:
-            found = self._queue.popleft()
-            if room_bytes is None or found.cost_bytes <= room_bytes:
-                return found, passed
-            passed.append(found)
+            spec = self._queue.popleft()
+            if room_bytes is None or spec.cost_bytes <= room_bytes:
+                return spec, passed
+            passed.append(spec)
         return None, passed
 
 
@@ -56,7 +56,11 @@ def chosen(
         going: list[_Lane] = []
         for lane in rounds:
             job, passed = lane.next_fitting(left if jobs else None)
-            over += [replace(found, reason=_over(found, left, budget_bytes)) for found in passed]
+            room = f"{size_text(left)} of {size_text(budget_bytes)} left"
+            over += [
+                replace(spec, reason=f"over the budget of this cycle: {size_text(spec.cost_bytes)} to rewrite, {room}")
+                for spec in passed
+            ]
             if job:
                 jobs.append(job)
                 left = max(0, left - job.cost_bytes)
@@ -65,20 +69,14 @@ def chosen(
     return tuple(_batches_in_order(jobs)), tuple(over)
 
 
-def _over(found: JobSpec, left: int, budget: int) -> str:
-    return (
-        f"over the budget of this cycle: {size_text(found.cost_bytes)} to rewrite, "
-        f"{size_text(left)} of {size_text(budget)} left"
-    )
-
-
 def _batches_in_order(jobs: Sequence[JobSpec]) -> list[JobSpec]:
     """Sort the batches of each period by number, within the positions that these batches have in the plan."""
     places: dict[object, list[int]] = {}
     for at, job in enumerate(jobs):
         places.setdefault((job.lane, *job.place[:3]), []).append(at)
     ordered = list(jobs)
-    for found in places.values():
-        for at, job in zip(found, sorted((jobs[at] for at in found), key=lambda job: job.batch), strict=True):
+    for positions in places.values():
+        batches = sorted((jobs[at] for at in positions), key=lambda job: job.batch)
+        for at, job in zip(positions, batches, strict=True):
             ordered[at] = job
     return ordered

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from siltstone.compaction.operations.cluster import whole_base
 from siltstone.compaction.operations.garbage_collection import checked_retention
-from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
+from siltstone.compaction.planning.model import JobKind, JobSpec, Plan, total_bytes, total_rows
 from siltstone.compaction.planning.table_state import change_entry
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
@@ -37,7 +37,7 @@ def request_plan(
         InvalidRequest: a cycle, a retention that is too short, or columns by which a dataset cannot be clustered.
         NotFound: a dataset to cluster does not exist. For any other operation its job fails (`Lake.submit` checks first).
     """
-    jobs = tuple(replace(found, trigger=trigger) for name in names for found in _specs(request, name, store, settings))
+    jobs = tuple(replace(spec, trigger=trigger) for name in names for spec in _specs(request, name, store, settings))
     return Plan(cycle=cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=())
 
 
@@ -60,14 +60,14 @@ def _specs(request: CompactionRequest, name: str, store: FindStore, settings: Se
 
 def _fold(name: str, store: FindStore, kind: JobKind) -> JobSpec:
     """Return a fold with the changes that are visible now. The fold reads them again."""
-    found = JobSpec(kind=kind, lane=str(kind), dataset=name)
+    spec = JobSpec(kind=kind, lane=str(kind), dataset=name)
     with suppress(SiltstoneError, OSError, LogChanged):
         files = tuple(sorted(map(change_entry, store(name).snapshot().unfolded), key=attrgetter("order", "path")))
         return replace(
-            found,
+            spec,
             files=files,
-            rows=sum(file.rows for file in files),
-            cost_bytes=sum(file.size_bytes for file in files),
+            rows=total_rows(files),
+            cost_bytes=total_bytes(files),
             waiting_since_ms=min((file.modified_ms for file in files if file.modified_ms), default=0),
         )
-    return found
+    return spec

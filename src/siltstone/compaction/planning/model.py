@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from siltstone.clock import from_epoch_ms
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
 from siltstone.model.units import BYTES_PER_MB
 
@@ -175,12 +176,30 @@ class JobSpec:
     def to_dict(self, *, with_files: bool = False) -> dict[str, Any]:
         """Return the candidate as plain data. The paths of its files are included only with `with_files`."""
         names = ("dataset", "period", "batch", "batches", "files_after", "rows", "cost_bytes", "saved_bytes")
-        found: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
-        found |= {name: getattr(self, name) for name in names}
-        found |= {"partition": dict(self.partition), "files": len(self.files), "target_bytes": self.target_bytes}
-        found |= {"score": round(self.score, 3), "waiting_since": _moment(self.waiting_since_ms)}
-        found |= {"planned": self.planned, "trigger": self.trigger, "reason": self.reason}
-        return found | ({"paths": [file.path for file in self.files]} if with_files else {})
+        since = from_epoch_ms(self.waiting_since_ms) if self.waiting_since_ms else None
+        data: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
+        data |= {name: getattr(self, name) for name in names}
+        data |= {"partition": dict(self.partition), "files": len(self.files), "target_bytes": self.target_bytes}
+        data |= {
+            "score": round(self.score, 3),
+            "waiting_since": since.isoformat(timespec="milliseconds") if since else None,
+        }
+        data |= {"planned": self.planned, "trigger": self.trigger, "reason": self.reason}
+        return data | ({"paths": [file.path for file in self.files]} if with_files else {})
+
+    def table_row(self) -> tuple[str, ...]:
+        """Return the candidate as texts for people, under `COLUMNS`."""
+        where = [self.period, *(f"{name}={'' if value is None else value}" for name, value in self.partition)]
+        return (
+            self.lane,
+            self.dataset,
+            " ".join(filter(None, where)),
+            f"{self.batch} of {self.batches}" if self.batches > 1 else "",
+            f"{len(self.files):,} → {self.files_after:,}" if self.files else "",
+            f"{self.cost_bytes / BYTES_PER_MB:,.1f}" if self.cost_bytes else "",
+            f"{self.score:.2f}" if self.saved_bytes else "",
+            f"planned: {self.trigger}" if self.planned else self.reason,
+        )
 
 
 COLUMNS: Final = ("work", "dataset", "period", "batch", "files", "MB", "score", "decision")
@@ -204,7 +223,7 @@ class Plan:
 
     def table(self) -> list[tuple[str, ...]]:
         """Return one line per candidate, jobs first, under `COLUMNS`."""
-        return [_line(candidate) for candidate in (*self.jobs, *self.left_out)]
+        return [candidate.table_row() for candidate in (*self.jobs, *self.left_out)]
 
     def to_dict(self, *, with_files: bool = False) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -216,24 +235,6 @@ class Plan:
             "left_out": [candidate.to_dict(with_files=with_files) for candidate in self.left_out],
             "unreadable": dict(self.unreadable),
         }
-
-
-def _line(candidate: JobSpec) -> tuple[str, ...]:
-    where = [candidate.period, *(f"{name}={'' if value is None else value}" for name, value in candidate.partition)]
-    return (
-        candidate.lane,
-        candidate.dataset,
-        " ".join(filter(None, where)),
-        f"{candidate.batch} of {candidate.batches}" if candidate.batches > 1 else "",
-        f"{len(candidate.files):,} → {candidate.files_after:,}" if candidate.files else "",
-        f"{candidate.cost_bytes / BYTES_PER_MB:,.1f}" if candidate.cost_bytes else "",
-        f"{candidate.score:.2f}" if candidate.saved_bytes else "",
-        f"planned: {candidate.trigger}" if candidate.planned else candidate.reason,
-    )
-
-
-def _moment(at_ms: int) -> str | None:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds") if at_ms else None
 
 
 _SIZE_BYTES: Final = attrgetter("size_bytes")

@@ -12,10 +12,6 @@ from typing import Final
 from siltstone.clock import epoch_ms
 from siltstone.compaction.planning.budget import chosen
 from siltstone.compaction.planning.model import (
-    CLUSTERED,
-    COLUMNS,
-    Backlog,
-    FileEntry,
     Inputs,
     JobKind,
     JobSpec,
@@ -30,21 +26,6 @@ from siltstone.compaction.planning.triggers import clusterings, event_logs, fold
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 
-__all__ = [
-    "CLUSTERED",
-    "COLUMNS",
-    "Backlog",
-    "FileEntry",
-    "Inputs",
-    "JobKind",
-    "JobSpec",
-    "Plan",
-    "Shape",
-    "TableState",
-    "UnfinishedJob",
-    "plan",
-]
-
 _OTHERS: Final = tuple(str(kind) for kind in JobKind if kind not in (JobKind.ROLL_UP, JobKind.PURGE))
 _TAKES: Final = {JobKind.PURGE: (JobKind.FOLD, JobKind.SQUASH, JobKind.CLUSTER, JobKind.VACUUM)}
 """Kinds of jobs that a running purge excludes: it leaves them nothing to do, or fences them out."""
@@ -56,66 +37,54 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     Raises:
         InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is requested.
     """
-    lanes = _lanes(inputs)
+    ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
+    for tier in (tier for table in inputs.tables for tier in table.tiers):
+        ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
+    tiers = sorted(ranks, key=lambda name: (ranks[name], name))
+    lanes = (*_OTHERS, *tiers)  # always in this order: folds first, then the tiers from the finest to the coarsest
     _check(inputs, settings, now, lanes)
-    wanted = _wanted(inputs.only, lanes)
+    requested = frozenset(lanes if inputs.only is None else inputs.only)
+    if JobKind.ROLL_UP in requested:
+        requested |= frozenset(tiers)
     unfinished: dict[str, list[UnfinishedJob]] = {}
     for job in inputs.unfinished:
         unfinished.setdefault(job.dataset, []).append(job)
     ready: list[JobSpec] = []
     left_out: list[JobSpec] = []
     for table in inputs.tables:
-        view = _view(unfinished.get(table.name, ()), now, force=inputs.force)
-        for candidate in _of_table(table, settings, view, wanted):
+        running = unfinished.get(table.name, ())
+        view = View(
+            now=now,
+            now_ms=epoch_ms(now),
+            force=inputs.force,
+            busy={path: job.job for job in running for path in job.files},
+            under_way={kind: job.job for job in running for kind in _TAKES.get(job.kind, (job.kind,))},
+        )
+        for candidate in _candidates(table, settings, view, requested):
             (ready if candidate.planned else left_out).append(candidate)
     jobs, over = chosen(ready, lanes=lanes, cycle=inputs.cycle, budget_bytes=settings.cycle_bytes)
     place = {lane: at for at, lane in enumerate((*lanes, str(JobKind.ROLL_UP)))}
-    rest = sorted((*over, *left_out), key=lambda found: (place[found.lane], found.place))
+    rest = sorted((*over, *left_out), key=lambda spec: (place[spec.lane], spec.place))
     return Plan(cycle=inputs.cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=tuple(rest))
 
 
-def _of_table(table: TableState, settings: Settings, view: View, wanted: frozenset[str]) -> Iterator[JobSpec]:
+def _candidates(table: TableState, settings: Settings, view: View, requested: frozenset[str]) -> Iterator[JobSpec]:
     """Yield every candidate of a table. No file is in two candidates that are ready."""
-    fold = list(folds(table, settings, view)) if JobKind.FOLD in wanted else []
+    fold = list(folds(table, settings, view)) if JobKind.FOLD in requested else []
     fold_due = any(candidate.planned for candidate in fold)
     yield from fold
-    if JobKind.SQUASH in wanted:
+    if JobKind.SQUASH in requested:
         yield from squashes(table, settings, view, fold_due=fold_due)
-    if JobKind.EVENTS in wanted:
+    if JobKind.EVENTS in requested:
         yield from event_logs(table, settings, view)
-    tiers = [tier for tier in table.tiers if tier.name in wanted] if table.shape is Shape.LOG else []
+    tiers = [tier for tier in table.tiers if tier.name in requested] if table.shape is Shape.LOG else []
     rolled = list(roll_ups(table, tiers, view)) if tiers else []
     yield from rolled
-    if JobKind.CLUSTER in wanted and table.cluster_by:
-        taken = frozenset(file.path for found in rolled if found.planned for file in found.files)
+    if JobKind.CLUSTER in requested and table.cluster_by:
+        taken = frozenset(file.path for spec in rolled if spec.planned for file in spec.files)
         yield from clusterings(table, settings, view, taken=taken, fold_due=fold_due)
-    if JobKind.VACUUM in wanted:
+    if JobKind.VACUUM in requested:
         yield from vacuums(table, settings, view)
-
-
-def _lanes(inputs: Inputs) -> tuple[str, ...]:
-    """Return all lanes, always in the same order: folds first, then the tiers from the finest to the coarsest."""
-    ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
-    for tier in (tier for table in inputs.tables for tier in table.tiers):
-        ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
-    return (*_OTHERS, *sorted(ranks, key=lambda name: (ranks[name], name)))
-
-
-def _wanted(only: frozenset[str] | None, lanes: Sequence[str]) -> frozenset[str]:
-    if only is None:
-        return frozenset(lanes)
-    every_tier = frozenset(lanes) - frozenset(_OTHERS) if JobKind.ROLL_UP in only else frozenset()
-    return frozenset(only) | every_tier
-
-
-def _view(unfinished: Sequence[UnfinishedJob], now: datetime, *, force: bool) -> View:
-    return View(
-        now=now,
-        now_ms=epoch_ms(now),
-        force=force,
-        busy={path: job.job for job in unfinished for path in job.files},
-        under_way={kind: job.job for job in unfinished for kind in _TAKES.get(job.kind, (job.kind,))},
-    )
 
 
 def _check(inputs: Inputs, settings: Settings, now: datetime, lanes: Sequence[str]) -> None:

@@ -65,8 +65,23 @@ class _Sorted:
     moving: list[FileEntry]
     fresh: list[FileEntry]
     """Small files of the target period that no compaction wrote."""
-    pressed: list[FileEntry]
+    compacted: list[FileEntry]
     """Small files of the target period that a compaction wrote."""
+
+    @classmethod
+    def of(cls, tier: Tier, groups: Iterable[_Group]) -> "_Sorted":
+        moving: list[FileEntry] = []
+        fresh: list[FileEntry] = []
+        compacted: list[FileEntry] = []
+        small = tier.small_bytes
+        for group in groups:
+            if group.granularity is not tier.target:
+                moving += group.files
+                continue
+            for file in group.files:
+                if file.size_bytes < small and file.tier != CLUSTERED:
+                    (compacted if file.tier else fresh).append(file)
+        return cls(moving, fresh, compacted)
 
     @property
     def new(self) -> int:
@@ -76,7 +91,7 @@ class _Sorted:
     @property
     def taken(self) -> list[FileEntry]:
         """All files: periods in their order, files of a period by age."""
-        return [*self.moving, *self.fresh, *self.pressed]
+        return [*self.moving, *self.fresh, *self.compacted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,94 +145,69 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[J
             if groups:
                 yield _Place(table.name, tier, "", ()).candidate([], reason=f"tier {tier.name} is disabled")
             continue
-        for (period, partition), found in _by_target(tier, groups).items():
-            yield from _of_period(table, tier, view, period=period, partition=partition, found=found)
+        targets: dict[tuple[str, Partition], list[_Group]] = {}
+        for group in groups:
+            if group.granularity.rank <= tier.source.rank or group.granularity is tier.target:
+                targets.setdefault((coarser(group.period, tier.target), group.partition), []).append(group)
+        for (period, partition), sources in targets.items():
+            yield from _candidates(_Place(table.name, tier, period, partition), sources, view)
 
 
 def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]:
     """Return the files by period and partition, in order. Also return a left-out candidate for each invalid period."""
-    found: dict[tuple[str, Partition], list[FileEntry]] = {}
+    by_place: dict[tuple[str, Partition], list[FileEntry]] = {}
     for file in table.files:
         key = (file.period, file.partition)
-        if key in found:
-            found[key].append(file)
+        if key in by_place:
+            by_place[key].append(file)
         else:
-            found[key] = [file]
+            by_place[key] = [file]
     groups: list[_Group] = []
     unreadable: list[JobSpec] = []
-    for (period, partition), files in found.items():
+    for (period, partition), files in by_place.items():
         try:
             granularity = granularity_of(period)
         except InvalidRequest as error:
-            unreadable.append(_unreadable(table, period, partition, files, error))
+            unreadable.append(
+                JobSpec(
+                    kind=JobKind.ROLL_UP,
+                    lane=str(JobKind.ROLL_UP),
+                    dataset=table.name,
+                    period=period,
+                    partition=partition,
+                    files=tuple(sorted(files, key=_BY_AGE)),
+                    reason=str(error),
+                )
+            )
             continue
         free = sorted(idle(files, busy), key=_BY_AGE)
         groups.append(_Group(period, partition, granularity, free, unfinished_text(busy, files)))
     return sorted(groups, key=lambda group: order(group.period)), unreadable
 
 
-def _unreadable(
-    table: TableState, period: str, partition: Partition, files: list[FileEntry], error: InvalidRequest
-) -> JobSpec:
-    kind = JobKind.ROLL_UP
-    return JobSpec(
-        kind=kind,
-        lane=str(kind),
-        dataset=table.name,
-        period=period,
-        partition=partition,
-        files=tuple(sorted(files, key=_BY_AGE)),
-        reason=str(error),
-    )
-
-
-def _by_target(tier: Tier, groups: Iterable[_Group]) -> dict[tuple[str, Partition], list[_Group]]:
-    found: dict[tuple[str, Partition], list[_Group]] = {}
-    for group in groups:
-        if group.granularity.rank <= tier.source.rank or group.granularity is tier.target:
-            found.setdefault((coarser(group.period, tier.target), group.partition), []).append(group)
-    return found
-
-
-def _of_period(
-    table: TableState, tier: Tier, view: View, *, period: str, partition: Partition, found: list[_Group]
-) -> Iterator[JobSpec]:
-    free = [group for group in found if not group.taker]
-    files = _sort(tier, free)
-    busy = next(filter(None, (group.busy for group in found)), "")
-    at = _Place(table.name, tier, period, partition)
-    if not files.new and len(files.pressed) < FEWEST_FILES_PER_JOB:
-        takers = sorted({group.taker for group in found if group.taker})
+def _candidates(at: _Place, groups: list[_Group], view: View) -> Iterator[JobSpec]:
+    tier = at.tier
+    free = [group for group in groups if not group.taker]
+    files = _Sorted.of(tier, free)
+    busy = next(filter(None, (group.busy for group in groups)), "")
+    if not files.new and len(files.compacted) < FEWEST_FILES_PER_JOB:
+        takers = sorted({group.taker for group in groups if group.taker})
         if takers or busy:
             yield at.candidate([], reason=busy or f"its files go to tier {takers[0]}")
         return
-    closed = max(end(period), *(end(group.period) for group in free))
-    reason = _left_out(tier, files, closed, view)
+    closed = max(end(at.period), *(end(group.period) for group in free))
+    reason = _reason_left_out(tier, files, closed, view)
     if reason:
         yield at.candidate(files.taken, reason=f"{reason}; {busy} are not counted" if busy else reason)
         return
     for group in free:
         group.taker = tier.name
     due_ms = epoch_ms(closed) + (0 if view.force else tier.min_age_seconds * 1000)
-    yield from _in_batches(at, files, since_ms=max(due_ms, _oldest_ms(files)))
+    oldest_ms = min(file.modified_ms for file in (*files.moving, *files.fresh) or files.compacted)
+    yield from _in_batches(at, files, since_ms=max(due_ms, oldest_ms))
 
 
-def _sort(tier: Tier, groups: Iterable[_Group]) -> _Sorted:
-    moving: list[FileEntry] = []
-    fresh: list[FileEntry] = []
-    pressed: list[FileEntry] = []
-    small = tier.small_bytes
-    for group in groups:
-        if group.granularity is not tier.target:
-            moving += group.files
-            continue
-        for file in group.files:
-            if file.size_bytes < small and file.tier != CLUSTERED:
-                (pressed if file.tier else fresh).append(file)
-    return _Sorted(moving, fresh, pressed)
-
-
-def _left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
+def _reason_left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
     """Return the reason why a period is left out now; empty if it is taken."""
     if closed > view.now:
         return f"closes at {_moment(closed)}"
@@ -228,13 +218,9 @@ def _left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
     due = _later(closed, tier.min_age_seconds)
     if due > view.now:
         return f"closed at {_moment(closed)}, taken from {_moment(due)} on"
-    if files.new < tier.min_files and len(files.pressed) < FEWEST_FILES_PER_JOB:
-        apart = f", {len(files.pressed)} compacted one apart" if files.pressed else ""
+    if files.new < tier.min_files and len(files.compacted) < FEWEST_FILES_PER_JOB:
+        apart = f", {len(files.compacted)} compacted one apart" if files.compacted else ""
         return f"{files.new} of {tier.min_files} files{apart}"
-    return _not_quiet(tier, files, closed, view)
-
-
-def _not_quiet(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
     if not tier.quiet_seconds or _later(closed, tier.quiet_until_seconds) <= view.now:
         return ""
     newest_ms = max((file.modified_ms for file in (*files.moving, *files.fresh) if not file.tier), default=0)
@@ -249,23 +235,15 @@ def _later(moment: datetime, seconds: int) -> datetime:
         return datetime.max.replace(tzinfo=moment.tzinfo)
 
 
-def _oldest_ms(files: _Sorted) -> int:
-    return min(file.modified_ms for file in (*files.moving, *files.fresh) or files.pressed)
-
-
-def _trigger(tier: Tier, files: _Sorted) -> str:
-    if files.new < tier.min_files and len(files.pressed) >= FEWEST_FILES_PER_JOB:
-        return f"{len(files.pressed)} small files of earlier batches"
-    return f"{files.new} files"
-
-
 def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[JobSpec]:
-    trigger = _trigger(at.tier, files)
+    trigger = f"{files.new} files"
+    if files.new < at.tier.min_files and len(files.compacted) >= FEWEST_FILES_PER_JOB:
+        trigger = f"{len(files.compacted)} small files of earlier batches"
     parts = batches(files.taken, at.tier.max_files)
     for number, part in enumerate(parts, start=1):
-        found = at.candidate(part, batch=number, batches=len(parts), since_ms=since_ms, trigger=trigger)
-        fewer = found.files_after < len(part)
-        yield found if fewer else replace(found, reason=f"{len(part)} files would not become fewer")
+        spec = at.candidate(part, batch=number, batches=len(parts), since_ms=since_ms, trigger=trigger)
+        fewer = spec.files_after < len(part)
+        yield spec if fewer else replace(spec, reason=f"{len(part)} files would not become fewer")
 
 
 def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEntry]]:

@@ -3,13 +3,12 @@
 import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
 
-from siltstone.clock import Clock
+from siltstone.clock import Clock, from_epoch_ms
 from siltstone.compaction.operations.rewrite import tier_of
 from siltstone.compaction.planning.model import CLUSTERED, Backlog, FileEntry, Shape, TableState
 from siltstone.config import Settings
-from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.snapshot import sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import JOURNAL, Layout, has_versions
 from siltstone.delta.table import Table
@@ -21,8 +20,6 @@ from siltstone.model.files import DataFile
 from siltstone.model.spec import Kind
 from siltstone.model.tiers import Tier
 
-MS_PER_SECOND: Final = 1000
-
 
 def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
     """Return the state of one dataset.
@@ -31,19 +28,25 @@ def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
         Gone: the dataset was dropped.
     """
     snapshot = store.snapshot()
+    unfolded = snapshot.unfolded
     waiting = [*_waiting(store.base), *_waiting(store.changes)]
     clustered = [file.modified_ms for file in snapshot.base.files if tier_of(file.path) == CLUSTERED]
     return TableState(
         name=str(store.name),
         shape=Shape.LOG if store.spec.kind is Kind.LOG else Shape.KEYED,
         files=[base_entry(file) for file in snapshot.base.files],
-        change_files=[change_entry(file) for file in snapshot.unfolded],
-        backlog=_backlog(snapshot),
+        change_files=[change_entry(file) for file in unfolded],
+        backlog=Backlog(
+            batches=snapshot.sequence - snapshot.watermark,
+            rows=snapshot.unfolded_rows,
+            size_bytes=sum(file.size_bytes for file in unfolded),
+            oldest_ms=min((file.modified_ms for file in unfolded if file.modified_ms), default=None),
+        ),
         tiers=tiers if store.spec.kind is Kind.LOG else (),
         cluster_by=store.spec.clustered_by,
-        clustered_at=_moment(max(clustered)) if clustered else None,
+        clustered_at=from_epoch_ms(max(clustered)) if clustered else None,
         removed_files=len(waiting),
-        removed_since=_moment(min(waiting)) if waiting else None,
+        removed_since=from_epoch_ms(min(waiting)) if waiting else None,
     )
 
 
@@ -61,12 +64,12 @@ def table_states(
     Raises:
         SiltstoneError: a dataset cannot be read, and unreadable datasets are not to be skipped.
     """
-    found: list[TableState] = []
+    states: list[TableState] = []
     unreadable: dict[str, str] = {}
     for store in stores:
         try:
             state = table_state(store, tiers=tiers(store))
-            found.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
+            states.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
         except Gone:
             if not skip_damaged:
                 raise
@@ -74,7 +77,7 @@ def table_states(
             if not skip_damaged:
                 raise
             unreadable[str(store.name)] = str(error)
-    return found, unreadable
+    return states, unreadable
 
 
 def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> TableState | None:
@@ -97,13 +100,13 @@ def event_log_state(layout: Layout, *, settings: Settings, clock: Clock) -> Tabl
 
 def base_entry(file: DataFile) -> FileEntry:
     """Return the planner's entry of a live file of base."""
-    own = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
+    columns = {name: value for name, value in file.partition.items() if not name.startswith(RESERVED_PREFIX)}
     return FileEntry(
         path=file.path,
         size_bytes=file.size_bytes,
         rows=file.rows,
         period=file.partition.get(PERIOD) or "",
-        partition=tuple(sorted(own.items())),
+        partition=tuple(sorted(columns.items())),
         tier=tier_of(file.path),
         modified_ms=file.modified_ms,
     )
@@ -120,20 +123,6 @@ def change_entry(file: DataFile) -> FileEntry:
     )
 
 
-def _backlog(snapshot: Snapshot) -> Backlog:
-    files = snapshot.unfolded
-    return Backlog(
-        batches=snapshot.sequence - snapshot.watermark,
-        rows=snapshot.unfolded_rows,
-        size_bytes=sum(file.size_bytes for file in files),
-        oldest_ms=min((file.modified_ms for file in files if file.modified_ms), default=None),
-    )
-
-
 def _waiting(table: Table) -> list[int]:
     """Return the removal time of each removed file that is still on disk."""
     return [at_ms for path, at_ms in table.removals().items() if (table.path / path).exists()]
-
-
-def _moment(at_ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at_ms / MS_PER_SECOND, datetime.UTC)

@@ -37,7 +37,7 @@ from siltstone.model.units import size_text
 HOUR_MS: Final = 3_600_000
 
 
-def _bare(table: TableState, kind: JobKind) -> JobSpec:
+def _candidate(table: TableState, kind: JobKind) -> JobSpec:
     return JobSpec(kind=kind, lane=str(kind), dataset=table.name)
 
 
@@ -50,17 +50,26 @@ def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec
     if table.shape is Shape.EVENTS or not backlog.batches:
         return
     trigger, reason = _fold_due(table, settings, view)
+    if job := view.under_way.get(JobKind.FOLD):
+        busy = f"files of unfinished job {job}"
+    else:
+        busy = unfinished_text(view.busy, table.change_files)
+    cost = backlog.size_bytes  # the bytes that the fold may rewrite
+    touched = 0
+    if table.shape is not Shape.LOG and table.files:  # in a keyed base each change touches at most one file
+        touched = min(len(table.files), backlog.rows)
+        cost += total_bytes(table.files) * touched // len(table.files)
     yield replace(
-        _bare(table, JobKind.FOLD),
+        _candidate(table, JobKind.FOLD),
         files=tuple(sorted(table.change_files, key=attrgetter("order", "path"))),
         rows=backlog.rows,
-        files_after=_fold_files(table, settings),
-        cost_bytes=_fold_cost(table),
+        files_after=max(touched, files_needed(cost, settings.target_file_bytes)),
+        cost_bytes=cost,
         saved_bytes=backlog.batches * OPEN_COST_BYTES + backlog.size_bytes,
         target_bytes=settings.target_file_bytes,
         waiting_since_ms=backlog.oldest_ms or 0,
         trigger=trigger,
-        reason=_fold_under_way(table, view) or reason,
+        reason=busy or reason,
     )
 
 
@@ -84,29 +93,6 @@ def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, s
     ) or "disabled: every threshold of a fold is 0"
 
 
-def _fold_under_way(table: TableState, view: View) -> str:
-    job = view.under_way.get(JobKind.FOLD)
-    return f"files of unfinished job {job}" if job else unfinished_text(view.busy, table.change_files)
-
-
-def _fold_cost(table: TableState) -> int:
-    """Return the bytes that a fold may rewrite. In a keyed base each change touches at most one file."""
-    size = table.backlog.size_bytes
-    if table.shape is Shape.LOG or not table.files:
-        return size
-    return size + total_bytes(table.files) * _touched(table) // len(table.files)
-
-
-def _fold_files(table: TableState, settings: Settings) -> int:
-    """Estimate the number of files that a fold writes: one per touched file, more if the total size requires it."""
-    touched = 0 if table.shape is Shape.LOG else _touched(table)
-    return max(touched, files_needed(_fold_cost(table), settings.target_file_bytes))
-
-
-def _touched(table: TableState) -> int:
-    return min(len(table.files), table.backlog.rows)
-
-
 # ---- squash, and event logs ----------------------------------------------------------------------------------------
 
 
@@ -118,17 +104,17 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
     run = small_change_files(
         table.change_files, attrgetter("order"), many=many, max_bytes=settings.squash_bytes, busy=view.busy
     )
-    found = _run_candidate(table, JobKind.SQUASH, run.files, target_bytes=settings.squash_bytes)
+    spec = _run_candidate(table, JobKind.SQUASH, run.files, target_bytes=settings.squash_bytes)
     under_way = view.under_way.get(JobKind.SQUASH) or view.under_way.get(JobKind.FOLD)
     if not settings.squash_files:
-        found = replace(found, reason="disabled: squash_files is 0")
+        spec = replace(spec, reason="disabled: squash_files is 0")
     elif under_way:
-        found = replace(found, reason=f"files of unfinished job {under_way}")
+        spec = replace(spec, reason=f"files of unfinished job {under_way}")
     elif not run.enough:
-        found = replace(found, trigger="", reason=_too_few(table.change_files, run.files, many, view))
+        spec = replace(spec, trigger="", reason=_too_few(table.change_files, run.files, many, view))
     elif fold_due:
-        found = replace(found, reason="the fold takes these files")
-    yield found
+        spec = replace(spec, reason="the fold takes these files")
+    yield spec
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
@@ -140,13 +126,13 @@ def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[Jo
         return
     many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.event_log_files)
     run = small_event_files(idle(table.files, view.busy), attrgetter("period"), many=many)
-    found = _run_candidate(table, JobKind.EVENTS, run.files, target_bytes=settings.target_file_bytes)
-    found = replace(found, files_after=len({file.period for file in run.files}))
+    spec = _run_candidate(table, JobKind.EVENTS, run.files, target_bytes=settings.target_file_bytes)
+    spec = replace(spec, files_after=len({file.period for file in run.files}))
     if not settings.event_log_files:
-        found = replace(found, reason="disabled: event_log_files is 0")
+        spec = replace(spec, reason="disabled: event_log_files is 0")
     elif not run.enough:
-        found = replace(found, trigger="", reason=_too_few(table.files, run.files, many, view))
-    yield found
+        spec = replace(spec, trigger="", reason=_too_few(table.files, run.files, many, view))
+    yield spec
 
 
 def _too_few(files: Sequence[FileEntry], run: Sequence[FileEntry], many: int, view: View) -> str:
@@ -159,7 +145,7 @@ def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *
     size = total_bytes(run)
     after = files_needed(size, target_bytes)
     return replace(
-        _bare(table, kind),
+        _candidate(table, kind),
         files=tuple(run),
         files_after=after,
         rows=total_rows(run),
@@ -190,10 +176,10 @@ def clusterings(
     for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         if all(file.tier == CLUSTERED for file in files):
             continue
-        found = replace(_bare(table, JobKind.CLUSTER), period=period, partition=partition)
+        spec = replace(_candidate(table, JobKind.CLUSTER), period=period, partition=partition)
         free = [file for file in idle(files, view.busy) if file.path not in taken]
         reason = _not_ready(table, period, view, fold_due=fold_due) or _too_little(free, files, settings, view)
-        yield _clustering(found, free, settings, reason)
+        yield _clustering(spec, free, settings, reason)
 
 
 def _not_ready(table: TableState, period: str, view: View, *, fold_due: bool) -> str:
@@ -205,14 +191,10 @@ def _not_ready(table: TableState, period: str, view: View, *, fold_due: bool) ->
         granularity, closed = granularity_of(period), end(period)
     except InvalidRequest as error:
         return str(error)
-    last = max((tier.target for tier in table.tiers if tier.enabled), key=_rank, default=Granularity.HOUR)
+    last = max((tier.target for tier in table.tiers if tier.enabled), key=attrgetter("rank"), default=Granularity.HOUR)
     if granularity.rank < last.rank:
         return f"will be rolled up into a {last} first"
     return f"closes at {closed:%Y-%m-%d %H:%M} UTC" if closed > view.now else ""
-
-
-def _rank(granularity: Granularity) -> int:
-    return granularity.rank
 
 
 def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings: Settings, view: View) -> str:
@@ -229,13 +211,13 @@ def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings:
     return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
 
 
-def _clustering(found: JobSpec, free: list[FileEntry], settings: Settings, reason: str) -> JobSpec:
+def _clustering(spec: JobSpec, free: list[FileEntry], settings: Settings, reason: str) -> JobSpec:
     chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
     size = total_bytes(chosen)
     loose = total_bytes([file for file in chosen if file.tier != CLUSTERED])
     after = files_needed(size, settings.target_file_bytes)
     return replace(
-        found,
+        spec,
         files=tuple(chosen),
         files_after=after,
         rows=total_rows(chosen),
@@ -289,14 +271,14 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSp
         kept_hours = settings.vacuum_retention_hours if since and not vacuumed_at else 0.0
         after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
         due_ms, trigger = min(due_ms, after_ms), "after a clustering"
-    found = replace(_bare(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
+    spec = replace(_candidate(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
     if job := view.under_way.get(JobKind.VACUUM):
-        yield replace(found, reason=f"files of unfinished job {job}")
+        yield replace(spec, reason=f"files of unfinished job {job}")
     elif not settings.vacuum_interval_hours:
-        yield replace(found, reason="disabled: vacuum_interval_hours is 0")
+        yield replace(spec, reason="disabled: vacuum_interval_hours is 0")
     elif due_ms <= view.now_ms:
-        yield found
+        yield spec
     elif view.force:
-        yield replace(found, trigger="forced")
+        yield replace(spec, trigger="forced")
     else:
-        yield replace(found, trigger="", reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")
+        yield replace(spec, trigger="", reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")

@@ -40,8 +40,8 @@ def csv_form(  # one parameter for each option
     Raises:
         InvalidRequest: an option is not valid. Nothing is loaded.
     """
-    given = (delimiter, quote, encoding, header, null_text, date_format, timestamp_format, decimal_comma)
-    if all(option is None for option in given):
+    options = (delimiter, quote, encoding, header, null_text, date_format, timestamp_format, decimal_comma)
+    if all(option is None for option in options):
         return None
     nulls = (
         (null_text,) if isinstance(null_text, str) else tuple(null_text) if null_text is not None else PLAIN.null_text
@@ -67,8 +67,8 @@ def _refused(option: str, value: str, rule: str) -> InvalidRequest:
     return InvalidRequest(f"The CSV option {option} must not be {value!r}. {rule}. Nothing was loaded.")
 
 
-def _character(given: str | None, default: str) -> str:
-    return default if given is None else NAMED_CHARACTERS.get(given, given)
+def _character(text: str | None, default: str) -> str:
+    return default if text is None else NAMED_CHARACTERS.get(text, text)
 
 
 def _encoding(name: str) -> str:

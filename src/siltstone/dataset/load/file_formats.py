@@ -90,7 +90,7 @@ class ValidatedFiles:
 
 
 @dataclass(slots=True)
-class _Found:
+class _CheckedFile:
     """Columns and row count of one checked file, as far as the file states them."""
 
     columns: pa.Schema
@@ -108,20 +108,20 @@ class BadContent(Exception):  # noqa: N818
 
 def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
     """Check every file. A bad file does not stop the checks of the others."""
-    look: dict[Format, Callable[[Path, pa.Schema, str], _Found]] = {
-        Format.PARQUET: _look_parquet,
-        Format.CSV: partial(_look_csv, form=form),
-        Format.JSON: _look_json,
-        Format.NDJSON: _look_lines,
+    check: dict[Format, Callable[[Path, pa.Schema, str], _CheckedFile]] = {
+        Format.PARQUET: _check_parquet,
+        Format.CSV: partial(_check_csv, form=form),
+        Format.JSON: _check_json,
+        Format.NDJSON: _check_json_lines,
     }
-    first: tuple[Path, _Found] | None = None
+    first: tuple[Path, _CheckedFile] | None = None
     good: list[Path] = []
     bad: list[BadFile] = []
     plain: list[ParquetFile] = []
     rows = 0
     for file in source.files:
         try:
-            found = look[source.format](file, schema, dataset)
+            found = check[source.format](file, schema, dataset)
             _check_partition(found.partition, schema, dataset)
             if first is not None:
                 _check_alike(found, first)
@@ -145,7 +145,7 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     )
 
 
-def _check_alike(found: _Found, first: tuple[Path, _Found]) -> None:
+def _check_alike(found: _CheckedFile, first: tuple[Path, _CheckedFile]) -> None:
     other = first[1]
     if found.partition.names != other.partition.names:
         raise BadContent(
@@ -159,7 +159,7 @@ def _check_alike(found: _Found, first: tuple[Path, _Found]) -> None:
         raise BadContent(f"has columns of other types than {first[0]}")
 
 
-def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+def _check_parquet(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
     try:
         footer = pq.read_metadata(file)
         found = footer.schema.to_arrow_schema()
@@ -169,9 +169,11 @@ def _look_parquet(file: Path, schema: pa.Schema, dataset: str) -> _Found:
     _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
     for field in found:
         _refuse(check_type(field, schema.field(field.name), dataset=dataset))
-    columns = pa.schema([_as_stored(field, schema) for field in found], metadata={"typed": "yes"})
+    # A narrower integer is read in its stored type and widened afterwards.
+    stored = [pa.field(f.name, f.type if f.type in WIDER else schema.field(f.name).type) for f in found]
+    columns = pa.schema(stored, metadata={"typed": "yes"})
     is_plain = not partition.names and not _has_old_dates(footer)
-    return _Found(columns, partition, rows=footer.num_rows, is_plain=is_plain)
+    return _CheckedFile(columns, partition, rows=footer.num_rows, is_plain=is_plain)
 
 
 def _has_old_dates(footer: pq.FileMetaData) -> bool:
@@ -179,26 +181,20 @@ def _has_old_dates(footer: pq.FileMetaData) -> bool:
 
     Spark then reads its dates and times by a calendar that no other reader uses.
     """
-    said = footer.metadata or {}
-    if any(key in said for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
+    metadata = footer.metadata or {}
+    if any(key in metadata for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
         return True
-    return said.get(b"org.apache.spark.version", b"3").split(b".")[0] in (b"1", b"2")
+    return metadata.get(b"org.apache.spark.version", b"3").split(b".")[0] in (b"1", b"2")
 
 
-def _as_stored(field: pa.Field, schema: pa.Schema) -> pa.Field:
-    """Read a narrower integer in its stored type and widen it afterwards."""
-    wanted = schema.field(field.name)
-    return pa.field(field.name, field.type if field.type in WIDER else wanted.type)
-
-
-def _look_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) -> _Found:
+def _check_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) -> _CheckedFile:
     partition = partition_of(file)
     names = csv_header(file, form)
     if not form.header:
         folders = set(partition.names)
         names = [name for name in schema.names if name not in folders]
     _refuse(check_names(_apart(names, partition), schema, dataset=dataset))
-    return _Found(pa.schema([schema.field(name) for name in names]), partition)
+    return _CheckedFile(pa.schema([schema.field(name) for name in names]), partition)
 
 
 def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
@@ -222,14 +218,14 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
-def _look_json(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+def _check_json(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
     size = file.stat().st_size
     if size > MAX_JSON_BYTES:
         raise BadContent(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
-    return _look_lines(file, schema, dataset)
+    return _check_json_lines(file, schema, dataset)
 
 
-def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
+def _check_json_lines(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
     """Check a JSON file as a whole. Spark's tasks check names and values row by row."""
     partition = partition_of(file)
     try:
@@ -240,7 +236,7 @@ def _look_lines(file: Path, schema: pa.Schema, dataset: str) -> _Found:
     folders = set(partition.names)
     rest = [field for field in schema if field.name not in folders]
     _refuse(check_names([*[field.name for field in rest], *partition.names], schema, dataset=dataset))
-    return _Found(pa.schema(rest), partition)
+    return _CheckedFile(pa.schema(rest), partition)
 
 
 def _apart(names: Sequence[str], partition: Partition) -> list[str]:
@@ -288,7 +284,9 @@ def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, sch
     """Return the rows of the good files with the dataset's columns and the marks. Spark starts only here."""
     roots: dict[Path, list[str]] = {}
     for file in checked.files:
-        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(_literal(file))
+        # Spark reads the path as this one file: pattern characters are escaped.
+        literal = "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
+        roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(literal)
     frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
     whole = frames[0]
     for frame in frames[1:]:
@@ -296,21 +294,28 @@ def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, sch
     return whole
 
 
-def _literal(file: Path) -> str:
-    """Return a path that Spark reads as this one file: pattern characters are escaped."""
-    return "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
-
-
 def _read(
     spark: "SparkSession", checked: ValidatedFiles, schema: pa.Schema, root: Path, files: Sequence[str]
 ) -> "DataFrame":
+    from pyspark.sql import functions as F
+
     match checked.format:
         case Format.PARQUET:
-            frame = _parquet(spark, checked, root, files)
+            columns = _columns(spark_schema(checked.columns), checked)
+            read = spark.read.schema(columns).options(**_options(checked, root))
+            frame = read.parquet(*files).withColumn(FILE, F.col("_metadata.file_path"))
         case Format.CSV:
-            frame = _csv(spark, checked, root, files)
+            texts = _texts(spark, checked, root, files, F.col("_metadata.file_block_start").alias(START))
+            csv_job = csv_rows.CsvJob(
+                schema=checked.columns, rules=_rules(checked), form=checked.form, passed=checked.partition_names
+            )
+            frame = _parsed(texts, csv_rows.in_tasks(csv_job), checked)
         case Format.JSON | Format.NDJSON:
-            frame = _json(spark, checked, root, files)
+            whole = checked.format is Format.JSON
+            json_job = json_rows.JsonJob(
+                schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names
+            )
+            frame = _parsed(_texts(spark, checked, root, files, whole=whole), json_rows.in_tasks(json_job), checked)
     frame = _decoded(frame, checked)
     marks = [mark for mark in (UNREAD, TEXT, FILE) if mark in frame.columns]
     return fitted(frame, schema, keep=marks)
@@ -320,33 +325,9 @@ def _options(checked: ValidatedFiles, root: Path) -> dict[str, str]:
     return {"basePath": str(root)} if checked.partition_names else {}
 
 
-def _columns(own: str, checked: ValidatedFiles) -> str:
+def _columns(file_columns: str, checked: ValidatedFiles) -> str:
     """Return the columns of the files and, as text, those of their folders."""
-    return ", ".join([own, *[f"`{name}` string" for name in checked.partition_names]])
-
-
-def _parquet(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    read = spark.read.schema(_columns(spark_schema(checked.columns), checked)).options(**_options(checked, root))
-    return read.parquet(*files).withColumn(FILE, F.col("_metadata.file_path"))
-
-
-def _csv(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    start = F.col("_metadata.file_block_start").alias(START)
-    texts = _texts(spark, checked, root, files, start)
-    job = csv_rows.CsvJob(
-        schema=checked.columns, rules=_rules(checked), form=checked.form, passed=checked.partition_names
-    )
-    return _parsed(texts, csv_rows.in_tasks(job), checked)
-
-
-def _json(spark: "SparkSession", checked: ValidatedFiles, root: Path, files: Sequence[str]) -> "DataFrame":
-    whole = checked.format is Format.JSON
-    job = json_rows.JsonJob(schema=checked.columns, rules=_rules(checked), whole=whole, passed=checked.partition_names)
-    return _parsed(_texts(spark, checked, root, files, whole=whole), json_rows.in_tasks(job), checked)
+    return ", ".join([file_columns, *[f"`{name}` string" for name in checked.partition_names]])
 
 
 def _texts(

@@ -2,7 +2,7 @@
 
 Flow of `take_files`:
 
-1. find the files and hash them; leave out files that were loaded before (default; `again` loads them too);
+1. find the files and hash them; leave out files that were loaded before (default; `reload` loads them too);
 2. check each file; bad files reject the whole load, or are copied into the quarantine;
 3. the rest becomes one frame, which the loader writes and commits together with the files' hashes.
 
@@ -12,7 +12,7 @@ files that are left.
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +20,12 @@ from siltstone.dataset.load.file_formats import ValidatedFiles, check_files, rea
 from siltstone.dataset.load.jdbc import JdbcSource
 from siltstone.dataset.load.latest_row import check_order
 from siltstone.dataset.load.loaded_files import MAX_REMEMBERED_FILES, apps_of, hash_files, loaded_before
-from siltstone.dataset.load.loader import LoadedMeanwhile, Loader, LoadRequest
+from siltstone.dataset.load.loader import LoadedMeanwhile, Loader
 from siltstone.dataset.load.quarantine import Quarantine
 from siltstone.dataset.load.sorted_write import Size
-from siltstone.dataset.load.source_files import Format, Source, find_source, is_compressed
-from siltstone.dataset.read.spark_frames import kept_on_disk
+from siltstone.dataset.load.source_files import Format, IngestRequest, Source, find_source, is_compressed
+from siltstone.dataset.load.staged_load import LoadRequest
+from siltstone.dataset.read.spark_frames import persisted_on_disk
 from siltstone.dataset.schema_compat import check_frame
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import Mark, file_mark
@@ -32,7 +33,7 @@ from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.reports import LoadReport
 from siltstone.spark.errors import away, error_line, is_away, spark_errors
 from siltstone.spark.jars import fetch_driver
-from siltstone.spark_tasks.csv_rows import PLAIN, CsvForm
+from siltstone.spark_tasks.csv_rows import PLAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,19 +42,6 @@ TRIES: Final = 5
 """Tries of one load. A further try means that another process loaded some of the files, so fewer are left each time."""
 TEXT_RATIO: Final = 4
 """Ratio of text size to compressed Parquet size of the same rows. It sets the number of output files."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestRequest:
-    """The arguments of one load of files."""
-
-    paths: tuple[str | Path, ...]
-    format_name: str | None = None
-    order_by: tuple[str, ...] = ()
-    quarantine: str | Path | None = None
-    reload: bool = False
-    form: CsvForm | None = None
-    """The form of the CSV files; None if the caller gives no CSV option."""
 
 
 class FileIngest:
@@ -65,7 +53,7 @@ class FileIngest:
         self._loader = loader
         self._spark = spark
 
-    def take_files(self, wanted: IngestRequest) -> LoadReport:
+    def take_files(self, request: IngestRequest) -> LoadReport:
         """Load the new files.
 
         Raises:
@@ -73,36 +61,40 @@ class FileIngest:
             InvalidRequest: files or rows are bad and there is no quarantine, or no good file is left. Nothing is
                 loaded.
         """
-        source = find_source(wanted.paths, format_name=wanted.format_name)
-        if wanted.form is not None and source.format is not Format.CSV:
+        source = find_source(request.paths, format_name=request.format_name)
+        if request.form is not None and source.format is not Format.CSV:
             raise InvalidRequest(
                 f"The files are {source.format}; options of CSV do not concern them. Nothing was loaded."
             )
-        quarantine = self.quarantine(wanted.quarantine, sources=wanted.paths)
-        check_order(self._store, wanted.order_by)
+        quarantine = self.quarantine(request.quarantine, sources=request.paths)
+        check_order(self._store, request.order_by)
         for _ in range(TRIES):
             try:
-                return self._take(source, wanted, quarantine)
+                return self._ingest_new(source, request, quarantine)
             except LoadedMeanwhile:
-                quarantine = self.quarantine(wanted.quarantine, sources=wanted.paths)
+                quarantine = self.quarantine(request.quarantine, sources=request.paths)
         raise Unavailable(f"Dataset {self._store.name}: others keep loading the same files. Try again.")
 
     def quarantine(self, folder: str | Path | None, *, sources: Sequence[str | Path] = ()) -> Quarantine | None:
         """Choose the quarantine folder, if the caller requests one."""
         return Quarantine.below(folder, self._store, sources) if folder is not None else None
 
-    def _take(self, source: Source, wanted: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
+    def _ingest_new(self, source: Source, request: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
-        remember = not wanted.reload and len(source.files) <= MAX_REMEMBERED_FILES
+        remember = not request.reload and len(source.files) <= MAX_REMEMBERED_FILES
         marks = {file: file_mark(file) for file in source.files}
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
-        new = source.without([*skipped, *_twins(hashes)])
-        form = wanted.form or PLAIN
+        new = source.without([*skipped, *_repeated_files(hashes)])
+        form = request.form or PLAIN
         checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
-        self._put_aside(checked, quarantine, all_new=not skipped)
+        self._quarantine_files(checked, quarantine, all_new=not skipped)
         loaded = apps_of({file: hashes[file] for file in checked.files if file in hashes})
-        report = self._load(checked, wanted, quarantine, loaded, marks) if checked.files else self._nothing_new()
+        if checked.files:
+            report = self._load(checked, request, quarantine, loaded, marks)
+        else:
+            sequence = self._store.snapshot().sequence
+            report = LoadReport(rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=0)
         return replace(
             report,
             seconds=self._store.clock.monotonic_seconds() - started,
@@ -120,21 +112,17 @@ class FileIngest:
         """
         source.check()
         check_order(self._store, order_by)
-        aside = self.quarantine(quarantine)
+        target = self.quarantine(quarantine)
         if source.is_postgres:
             with contextlib.suppress(Unavailable):  # a session that has the driver does not need ours
                 fetch_driver(self._store.settings)
         name = str(self._store.name)
         spark = self._spark()
-        with source.told(spark, name):
+        with source.readable_errors(spark, name):
             frame = check_frame(source.frame(spark), self._store.schema, dataset=name)
-            return load_once(self._loader, LoadRequest(frame=frame, order_by=order_by, quarantine=aside))
+            return load_once(self._loader, LoadRequest(frame=frame, order_by=order_by, quarantine=target))
 
-    def _nothing_new(self) -> LoadReport:
-        sequence = self._store.snapshot().sequence
-        return LoadReport(rows=0, files=0, bytes=0, sequence=sequence, first_load=False, seconds=0)
-
-    def _put_aside(self, checked: ValidatedFiles, quarantine: Quarantine | None, *, all_new: bool) -> None:
+    def _quarantine_files(self, checked: ValidatedFiles, quarantine: Quarantine | None, *, all_new: bool) -> None:
         if quarantine is None:
             checked.refuse_bad()
         elif checked.bad:
@@ -150,7 +138,7 @@ class FileIngest:
     def _load(
         self,
         checked: ValidatedFiles,
-        wanted: IngestRequest,
+        request: IngestRequest,
         quarantine: Quarantine | None,
         loaded: frozenset[str],
         marks: Mapping[Path, Mark],
@@ -166,11 +154,15 @@ class FileIngest:
             if is_away(error):
                 raise away(error) from error
             raise InvalidRequest(f"Spark cannot read the files: {error_line(error)} Nothing was loaded.") from error
+        size_bytes = sum(
+            file.stat().st_size // (TEXT_RATIO if checked.format.is_text and not is_compressed(file) else 1)
+            for file in checked.files
+        )
         load = LoadRequest(
             frame=frame,
-            size=Size(size_bytes=_rows_bytes(checked), rows=checked.rows),
+            size=Size(size_bytes=size_bytes, rows=checked.rows),
             files=checked.plain_files,
-            order_by=wanted.order_by,
+            order_by=request.order_by,
             quarantine=quarantine,
             loaded=loaded,
             encoding=checked.form.encoding,
@@ -181,27 +173,19 @@ class FileIngest:
 
 def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
     """Load a frame that is costly to compute, or may differ when computed again: Spark caches it on its disks."""
-    kept = kept_on_disk(load.frame)
+    persisted = persisted_on_disk(load.frame)
     try:
-        return loader.load(replace(load, frame=kept))
+        return loader.load(replace(load, frame=persisted))
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
-def _twins(hashes: dict[Path, str]) -> list[Path]:
+def _repeated_files(hashes: dict[Path, str]) -> list[Path]:
     """Return the files with the same bytes as an earlier file of the list. One of them is enough."""
     seen: set[str] = set()
-    twins = []
+    repeated = []
     for file, digest in hashes.items():
         if digest in seen:
-            twins.append(file)
+            repeated.append(file)
         seen.add(digest)
-    return twins
-
-
-def _rows_bytes(checked: ValidatedFiles) -> int:
-    """Return the estimated size of the rows in bytes."""
-    return sum(
-        file.stat().st_size // (TEXT_RATIO if checked.format.is_text and not is_compressed(file) else 1)
-        for file in checked.files
-    )
+    return repeated

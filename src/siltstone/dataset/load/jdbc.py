@@ -99,8 +99,8 @@ class JdbcSource:
         options = {"url": self.url, "fetchsize": str(FETCH_ROWS), "preferTimestampNTZ": "true"}
         if self.is_postgres:
             options["driver"] = POSTGRES_DRIVER
-        given = {"user": self.user, "password": self.password}
-        return options | {name: value for name, value in given.items() if value is not None}
+        credentials = {"user": self.user, "password": self.password}
+        return options | {name: value for name, value in credentials.items() if value is not None}
 
     def _bounds(self, spark: "SparkSession") -> tuple[Any, Any]:
         """Query the smallest and the largest value of the partition column."""
@@ -110,7 +110,7 @@ class JdbcSource:
         return found[0]["low"], found[0]["high"]
 
     @contextlib.contextmanager
-    def told(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
+    def readable_errors(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
         """Convert errors inside the block to readable ones without the password.
 
         Spark reports the database's message only in the causes of its own error, and shows causes only with a setting.
@@ -124,9 +124,9 @@ class JdbcSource:
         try:
             yield
         except SiltstoneError as error:
-            if self._hidden(str(error)) == str(error):
+            if self._without_password(str(error)) == str(error):
                 raise
-            raise named_error(error.kind, self._hidden(str(error)), reason=error.reason) from None
+            raise named_error(error.kind, self._without_password(str(error)), reason=error.reason) from None
         except spark_errors() as error:
             raise self._failure(str(error), error_line(error), dataset) from None  # its text may hold the password
         finally:
@@ -139,9 +139,9 @@ class JdbcSource:
                 f"Dataset {dataset}: this Spark session lacks {need}. Add its jar where the session is started "
                 "(spark.jars.packages), or let Siltstone start the session. Nothing was loaded."
             )
-        said = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
-        told = f"Dataset {dataset}: {self.shown} cannot be read: {self._hidden(said)} Nothing was loaded."
-        return Unavailable(told) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(told)
+        cause = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
+        message = f"Dataset {dataset}: {self.shown} cannot be read: {self._without_password(cause)} Nothing was loaded."
+        return Unavailable(message) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(message)
 
-    def _hidden(self, text: str) -> str:
+    def _without_password(self, text: str) -> str:
         return text.replace(self.password, "***") if self.password else text

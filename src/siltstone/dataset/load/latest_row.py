@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _IS_BAD: Final = "_is_bad"
 _RANK: Final = "_rank"
-_CONTENT: Final = "_content"
+_CONTENT: Final = "_content_hash"
 
 
 def check_order(store: Store, order_by: Sequence[str]) -> None:
@@ -48,12 +48,12 @@ def last_frame(frame: "DataFrame", store: Store, order_by: Sequence[str], *, bad
     )
     ranked = frame.withColumn(_IS_BAD, bad).withColumn(_RANK, F.rank().over(order))
     last = ranked.where(F.col(_IS_BAD) | (F.col(_RANK) == 1))
-    each = F.when(F.col(_IS_BAD), F.monotonically_increasing_id()).otherwise(_content(store.schema))
+    each = F.when(F.col(_IS_BAD), F.monotonically_increasing_id()).otherwise(_content_hash(store.schema))
     distinct = last.withColumn(_CONTENT, each).dropDuplicates([*store.spec.key, _IS_BAD, _CONTENT])
     return distinct.drop(_IS_BAD, _RANK, _CONTENT)
 
 
-def _content(schema: pa.Schema) -> "Column":
+def _content_hash(schema: pa.Schema) -> "Column":
     """Return a hash that is the same for equal rows and differs if a null is in another column.
 
     Spark's hash skips nulls and does not support maps. So each flat column is hashed with its null flag, a nested one
@@ -76,6 +76,6 @@ def _content(schema: pa.Schema) -> "Column":
     return F.xxhash64(*hashed)
 
 
-def last_last(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
+def order_rows(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
     """Sort rows by columns, null first, so that the last row of each key wins. Equal rows stay in order."""
     return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending", "at_start") for name in order_by]))

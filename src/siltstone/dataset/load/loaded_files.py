@@ -48,8 +48,8 @@ def _hash(file: Path) -> str:
 
 def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
     """Return the files whose bytes were loaded into the dataset before."""
-    known = loaded_marks(store.changes) | loaded_marks(store.base)
-    return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in known}
+    marks = loaded_marks(store.changes) | loaded_marks(store.base)
+    return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in marks}
 
 
 def apps_of(hashes: Mapping[Path, str]) -> frozenset[str]:

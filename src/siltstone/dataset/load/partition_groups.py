@@ -142,9 +142,9 @@ def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
                 moved = file.rename(root / f"{number:05d}-{file.name}")
                 yield moved.relative_to(store.base.path).as_posix(), path.name.removeprefix(f"{GROUP}=")
         shutil.rmtree(path)
-    for left in root.iterdir():
-        if left.name.startswith((".", "_")):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for side_file in root.iterdir():
+        if side_file.name.startswith((".", "_")):
+            shutil.rmtree(side_file) if side_file.is_dir() else side_file.unlink()
 
 
 def described(store: Store, relative: str, group: Group) -> DataFile:

@@ -22,7 +22,7 @@ from siltstone.spark_tasks.values import DAY_MICROS, FIRST_DAY, LAST_DAY
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_Judge = Callable[["Column", pa.DataType], "Column | None"]
+_ValueCheck = Callable[["Column", pa.DataType], "Column | None"]
 EXAMPLES: Final = 3
 EXAMPLE_CHARS: Final = 200
 MATCHED_CHARS: Final = 1_000
@@ -42,7 +42,7 @@ BAD: Final = {
 """Kinds of bad rows, each with its text for messages."""
 
 
-def told_rows(count: int) -> str:
+def rows_text(count: int) -> str:
     """Return the beginning of a sentence about this number of rows."""
     return f"there {'is 1 row' if count == 1 else f'are {count} rows'}"
 
@@ -141,7 +141,7 @@ def _bad_map(column: "Column", kind: pa.DataType) -> "Column | None":
     return F.size(F.array_distinct(keys)) < F.size(keys)
 
 
-def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
+def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_ValueCheck") -> "Column | None":
     """Return whether a value is bad at any depth of nesting; None if no value of the type can be bad."""
     from pyspark.sql import functions as F
 
@@ -161,7 +161,7 @@ def _bad_inside(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Colum
     return reduce(operator.or_, found) if found else None
 
 
-def _bad_items(column: "Column", kind: pa.DataType, is_bad: "_Judge") -> "Column | None":
+def _bad_items(column: "Column", kind: pa.DataType, is_bad: "_ValueCheck") -> "Column | None":
     from pyspark.sql import functions as F
 
     def is_bad_item(item: "Column") -> "Column":
@@ -182,7 +182,7 @@ def bad_reason(store: Store, columns: Sequence[str]) -> "Column":
     return F.coalesce(*([F.col(UNREAD)] if UNREAD in columns else []), *reasons)
 
 
-def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
+def quarantine_frame(frame: "DataFrame", store: Store) -> "DataFrame":
     """Return the bad rows with reason, file and source text, in the form of the quarantine."""
     from pyspark.sql import functions as F
 
@@ -191,10 +191,10 @@ def rejected(frame: "DataFrame", store: Store) -> "DataFrame":
     return frame.where(reason.isNotNull()).select(reason.alias(REASON), *marks, *store.schema.names)
 
 
-def counts_of(store: Store, columns: Sequence[str], *, aside: bool, keys_only: bool = False) -> "list[Column]":
+def counts_of(store: Store, columns: Sequence[str], *, quarantine: bool, keys_only: bool = False) -> "list[Column]":
     """Return the expressions to count.
 
-    The total of bad rows is counted only for a quarantine (`aside`), because it costs time.
+    The total of bad rows is counted only for a `quarantine`, because it costs time.
     With `keys_only`, only the key is required.
     """
     from pyspark.sql import functions as F
@@ -205,7 +205,7 @@ def counts_of(store: Store, columns: Sequence[str], *, aside: bool, keys_only: b
     found = _conditions(store, columns, keys_only=keys_only)
     counts = [F.count(F.lit(1)).alias("rows"), *[total(condition).alias(name) for name, condition in found.items()]]
     good = F.lit(True)  # noqa: FBT003
-    if aside:
+    if quarantine:
         bad = reduce(operator.or_, found.values())
         counts.append(total(bad).alias("bad"))
         if UNREAD in columns:
@@ -232,16 +232,15 @@ def unread_examples(frame: "DataFrame", *, encoding: str, reason: str | None = N
     """Return a few rows that could not be read, for one reason or any, with files and lines, for an error message."""
     from pyspark.sql import functions as F
 
-    wanted = F.col(UNREAD).isNotNull() if reason is None else F.col(UNREAD) == reason
-    found = frame.where(wanted).limit(EXAMPLES).toArrow().to_pylist()
-    return [_example(row[FILE], row[UNREAD], row[TEXT], encoding=encoding) for row in found]
-
-
-def _example(uri: str, reason: str, text: str, *, encoding: str) -> str:
-    file = _path(uri)
-    line = line_of(file, text, encoding=encoding)
-    where = f"{file}, line {line}" if line is not None else str(file)
-    return f"{where}: {reason} ({text[:EXAMPLE_CHARS]})"
+    is_unread = F.col(UNREAD).isNotNull() if reason is None else F.col(UNREAD) == reason
+    found = frame.where(is_unread).limit(EXAMPLES).toArrow().to_pylist()
+    examples = []
+    for row in found:
+        file, text = _path(row[FILE]), row[TEXT]
+        line = line_of(file, text, encoding=encoding)
+        where = f"{file}, line {line}" if line is not None else str(file)
+        examples.append(f"{where}: {row[UNREAD]} ({text[:EXAMPLE_CHARS]})")
+    return examples
 
 
 def line_of(file: Path, text: str, *, encoding: str) -> int | None:

@@ -165,11 +165,7 @@ def _objects(file: Path) -> list[Any]:
 
 
 def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
-    """Return the type of all values.
-
-    Raises:
-        ValueError: they are of several types, or all null.
-    """
+    """Return the type of all values."""
     found = [value for value in values if value is not None]
     if not found:
         raise ValueError(f"column {column!r} has only null; name its type with --schema")

@@ -68,8 +68,8 @@ class Size:
 
     def file_rows(self, store: Store) -> int:
         """Number of rows of a file of the target size."""
-        known = self.rows and self.size_bytes
-        rows, size = (self.rows, self.size_bytes) if known else (1, GUESSED_ROW_BYTES)
+        is_known = self.rows and self.size_bytes
+        rows, size = (self.rows, self.size_bytes) if is_known else (1, GUESSED_ROW_BYTES)
         return file_rows(store, rows=rows, size_bytes=size)
 
     def ranges(self, rows: int, *, files: int) -> int:
@@ -84,7 +84,7 @@ UNKNOWN_SIZE: Final = Size(size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arranged:
+class SortedFiles:
     """The written files by name, and the number of rows that were read for them."""
 
     names: list[str]
@@ -167,7 +167,7 @@ class FileRows:
         """Read the rows."""
         return self._read(self.store.schema, work, sort_task.SPREAD, bad=IS_BAD)
 
-    def _read(self, schema: pa.Schema, work: Work, said: str, *, bad: str | None) -> pa.Table:
+    def _read(self, schema: pa.Schema, work: Work, output: str, *, bad: str | None) -> pa.Table:
         reading = Reading(
             schema=pa.schema([field.with_nullable(True) for field in schema]),  # noqa: FBT003
             required=tuple(field.name for field in self.store.schema if not field.nullable),
@@ -177,7 +177,7 @@ class FileRows:
         )
         tasks = list(self._tasks())
         numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-        return answers(numbers, sort_task.over_files(work, tasks, reading), said)
+        return answers(numbers, sort_task.over_files(work, tasks, reading), output)
 
     def _tasks(self) -> Iterator[list[Part]]:
         """Yield the input of each task: parts of large files, several small ones together."""
@@ -198,14 +198,16 @@ class FileRows:
             yield small
 
 
-def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> Arranged | None:
+def write_sorted(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> SortedFiles | None:
     """Write rows into the folder, sorted by key; None if one is bad, a key is repeated or tasks cannot do this."""
     runs = folder.parent / runs_folder(folder.name)
     for made in (folder, runs):
         made.mkdir(parents=True)
     key = store.spec.key
     try:
-        count, sample = _sampled(rows, key)
+        sampled = rows.sampled(key, sort_task.sampler()).to_pylist()
+        sample = [(row["rows"], unpacked(row["keys"])) for row in sampled]
+        count = sum(task_rows for task_rows, _ in sample)
         size = size or Size(size_bytes=count * GUESSED_ROW_BYTES, rows=count)
         if not count or size.files(store) == 1:
             return None
@@ -219,25 +221,17 @@ def arranged(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, 
         return None
 
 
-_Sample = list[tuple[int, pa.Table]]
-"""For each task, the number of its rows and a sample of their keys."""
+def _bounds(sample: list[tuple[int, pa.Table]], key: tuple[str, ...], ranges: int) -> pa.Table:
+    """Return the first key of each range except the lowest, sorted and distinct.
 
-
-def _sampled(rows: Rows, key: tuple[str, ...]) -> tuple[int, _Sample]:
-    """Count the rows and take a sample of their keys."""
-    told = rows.sampled(key, sort_task.sampler()).to_pylist()
-    sample = [(row["rows"], unpacked(row["keys"])) for row in told]
-    return sum(count for count, _ in sample), sample
-
-
-def _bounds(sample: _Sample, key: tuple[str, ...], wanted: int) -> pa.Table:
-    """Return the first key of each range except the lowest, sorted and distinct."""
+    `sample` has for each task the number of its rows, and some of their keys.
+    """
     parts = [(rows / keys.num_rows, keys.drop_null()) for rows, keys in sample if keys.num_rows]
     weights = np.concatenate([np.full(keys.num_rows, weight) for weight, keys in parts])
     table = pa.concat_tables([keys for _, keys in parts]).combine_chunks()
     table = table.append_column(WEIGHT, pa.array(weights)).sort_by([(name, "ascending") for name in key])
     reached = np.cumsum(table.column(WEIGHT).to_numpy())
-    at = np.searchsorted(reached, reached[-1] * np.arange(1, wanted) / wanted) if len(reached) else []
+    at = np.searchsorted(reached, reached[-1] * np.arange(1, ranges) / ranges) if len(reached) else []
     rows = table.select(list(key))
     return rows.take(pa.array(at, pa.int64())).group_by(list(key), use_threads=False).aggregate([])
 
@@ -272,7 +266,7 @@ def _spread(rows: Rows, job: Spreading) -> _Spread | None:
 
 def _gather(
     spark: "SparkSession", spread: _Spread, key: tuple[str, ...], files: int, *, target: Target
-) -> Arranged | None:
+) -> SortedFiles | None:
     """Gather and sort some ranges in each task; None if a key is repeated."""
     ranges = len(spread.counts)
     files = min(files, ranges)
@@ -285,4 +279,4 @@ def _gather(
     found = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
     if not all(found):
         return None
-    return Arranged(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))
+    return SortedFiles(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))

@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 from urllib.parse import unquote
 
 from siltstone.errors import InvalidRequest, NotFound
+from siltstone.spark_tasks.csv_rows import CsvForm
 
 MAX_FILES: Final = 100_000
 """Largest number of files of one load, because the names of more would fill the driver's memory."""
@@ -52,6 +53,19 @@ _SEGMENT: Final = re.compile(r"([^=]+)=(.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRequest:
+    """The arguments of one load of files."""
+
+    paths: tuple[str | Path, ...]
+    format_name: str | None = None
+    order_by: tuple[str, ...] = ()
+    quarantine: str | Path | None = None
+    reload: bool = False
+    form: CsvForm | None = None
+    """The form of the CSV files; None if the caller gives no CSV option."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A set of files of one format, and their size in bytes."""
 
@@ -85,10 +99,10 @@ def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | 
         NotFound: a path or glob matches nothing.
         InvalidRequest: formats are mixed or unknown, or a file is compressed in a way that cannot be read.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files = sorted({file for path in given for file in _expand(str(path))})
+    patterns = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = sorted({file for path in patterns for file in _expand(str(path))})
     if not files:
-        raise NotFound(f"No files to load at {', '.join(map(str, given))}.")
+        raise NotFound(f"No files to load at {', '.join(map(str, patterns))}.")
     if len(files) > MAX_FILES:
         raise InvalidRequest(f"{len(files)} files are too many for one load; {MAX_FILES} at most.")
     return _source(_format(files, format_name), files)
@@ -101,7 +115,8 @@ def _source(found: Format, files: Sequence[Path]) -> Source:
 def _expand(text: str) -> list[Path]:
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path))]
+        found = [file for file in path.rglob("*") if file.is_file()]
+        found = [file for file in found if not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)]
     elif path.is_file():
         found = [path]
     else:
@@ -112,21 +127,17 @@ def _expand(text: str) -> list[Path]:
     return found
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _format(files: Sequence[Path], given: str | None) -> Format:
+def _format(files: Sequence[Path], format_name: str | None) -> Format:
     closed = [file for file in files if file.suffix.lower() in _OTHER_COMPRESSIONS]
     if closed:
         raise InvalidRequest(
             f"{closed[0]} is compressed as {closed[0].suffix}, which cannot be loaded. Use .gz or .bz2, or unpack it."
         )
-    if given is not None:
+    if format_name is not None:
         try:
-            found = {Format(given)}
+            found = {Format(format_name)}
         except ValueError as error:
-            raise InvalidRequest(f"Format {given!r} cannot be loaded; known are {', '.join(Format)}.") from error
+            raise InvalidRequest(f"Format {format_name!r} cannot be loaded; known are {', '.join(Format)}.") from error
     else:
         unknown = [file for file in files if _suffix(file) not in _SUFFIXES]
         if unknown:

@@ -53,13 +53,13 @@ def change_rows_in(
 ) -> pa.Table:
     """Return all rows of some change files, as `unfolded_rows` does."""
     schema = store.change_schema
-    wanted = {*(schema.names if columns is None else columns), OP, POS, ROW_SEQ}
-    needed = [name for name in schema.names if name in wanted]
+    requested = {*(schema.names if columns is None else columns), OP, POS, ROW_SEQ}
+    needed = [name for name in schema.names if name in requested]
 
     def read(number: int, file: DataFile) -> pa.Table:
         rows = read_file(store.changes.path / file.path, schema, needed, verify=store.settings.verify_checksums)
-        own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-        rows = rows.drop_columns([ROW_SEQ]).append_column(SEQ, own)
+        sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+        rows = rows.drop_columns([ROW_SEQ]).append_column(SEQ, sequences)
         if places:
             rows = rows.append_column(FILE, pa.array(np.full(rows.num_rows, number, np.int64)))
             rows = rows.append_column(ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
@@ -73,15 +73,11 @@ def change_rows_in(
     if not tables:
         fields = [schema.field(n) for n in needed if n != ROW_SEQ]
         return pa.schema([*fields, pa.field(SEQ, pa.int64())]).empty_table()
-    return _in_order(pa.concat_tables(tables))
-
-
-def _in_order(rows: pa.Table) -> pa.Table:
-    """Return change rows in the order of application. Most are in order already, and are not copied."""
-    sequences, places = (rows.column(name).to_numpy() for name in (SEQ, POS))
+    rows = pa.concat_tables(tables)
+    sequences, positions = (rows.column(name).to_numpy() for name in (SEQ, POS))
     rising = np.diff(sequences)
-    if np.all((rising > 0) | ((rising == 0) & (np.diff(places) >= 0))):
-        return rows
+    if np.all((rising > 0) | ((rising == 0) & (np.diff(positions) >= 0))):
+        return rows  # most are in the order of application already, and are not copied
     return sorted_rows(rows, [SEQ, POS])
 
 
@@ -114,8 +110,8 @@ def _narrowed(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
     if rows.nbytes > ARRAY_BYTES and rows.num_rows > 1:
         half = rows.num_rows // 2
         return [*_narrowed(rows.slice(0, half), schema), *_narrowed(rows.slice(half), schema)]
-    own = rows.take(pa.array(np.arange(rows.num_rows)))  # with offsets from 0: a slice has those of the whole array
-    return [own.cast(schema)]
+    copied = rows.take(pa.array(np.arange(rows.num_rows)))  # with offsets from 0: a slice has those of the whole array
+    return [copied.cast(schema)]
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bool) -> pa.Table:
@@ -139,9 +135,9 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     last = numbered.group_by(list(key)).aggregate([(ROW, "max")]).column(f"{ROW}_max")
     if len(last) == rows.num_rows:
         return rows
-    kept = np.zeros(rows.num_rows, dtype=bool)
-    kept[last.to_numpy()] = True
-    return rows.filter(pa.array(kept))  # chunk by chunk: `take` fails on more than 2 GiB of text
+    is_last = np.zeros(rows.num_rows, dtype=bool)
+    is_last[last.to_numpy()] = True
+    return rows.filter(pa.array(is_last))  # chunk by chunk: `take` fails on more than 2 GiB of text
 
 
 def merged_table(
@@ -151,15 +147,15 @@ def merged_table(
 
     The key is always read, because the latest row of each key is chosen before any row is left out.
     """
-    wanted = store.schema.names if columns is None else list(columns)
-    names = list(dict.fromkeys([*wanted, *store.spec.key]))
+    requested = store.schema.names if columns is None else list(columns)
+    names = list(dict.fromkeys([*requested, *store.spec.key]))
     changes = unfolded_rows(store, snapshot, columns=names)
     if raw:
         changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
     latest = latest_per_key(changes, store.spec.key)
-    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(wanted)
-    parts = [_without(rows, latest, store.spec.key).select(wanted) for rows in base_tables(store, snapshot, names)]
-    schema = pa.schema([store.schema.field(name) for name in wanted])
+    upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(requested)
+    parts = [_without(rows, latest, store.spec.key).select(requested) for rows in base_tables(store, snapshot, names)]
+    schema = pa.schema([store.schema.field(name) for name in requested])
     return pa.concat_tables([*parts, upserts.cast(schema)]).combine_chunks()
 
 
@@ -175,9 +171,8 @@ def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False
     for batch in base_batches(store, snapshot):
         if missing <= 0:
             break
-        kept = _without(pa.Table.from_batches([batch]), latest, key).slice(0, missing)
-        parts.append(kept)
-        missing -= kept.num_rows
+        parts.append(_without(pa.Table.from_batches([batch]), latest, key).slice(0, missing))
+        missing -= parts[-1].num_rows
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).slice(0, max(0, missing))
     return pa.concat_tables([*parts, _whole_rows(store, snapshot, upserts)])
 
@@ -195,18 +190,18 @@ def base_batches(store: Store, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 def _whole_rows(store: Store, snapshot: Snapshot, chosen: pa.Table) -> pa.Table:
     """Return the user columns of a few change rows, in their order. Only the files with these rows are read."""
     schema = store.change_schema
-    wanted = {place: row for row, place in enumerate(_places(chosen))}
+    remaining = {place: row for row, place in enumerate(_places(chosen))}
     parts: list[tuple[int, pa.Table]] = []
     for file in snapshot.unfolded:
         path = store.changes.path / file.path
-        if not wanted:
+        if not remaining:
             break
         with readable(path), store.opened(path) as parquet:
             for batch in batches(parquet, HEAD_BATCH_ROWS, columns=schema.names):
                 rows = filled(pa.Table.from_batches([batch]), schema)
-                own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-                places = _places(rows.append_column(SEQ, own))
-                parts += [(wanted.pop(p), rows.slice(at, 1)) for at, p in enumerate(places) if p in wanted]
+                sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+                places = _places(rows.append_column(SEQ, sequences))
+                parts += [(remaining.pop(p), rows.slice(at, 1)) for at, p in enumerate(places) if p in remaining]
     ordered = [
         rows.select(store.schema.names).cast(store.schema) for _, rows in sorted(parts, key=lambda part: part[0])
     ]

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import unfolded_rows
 from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
-from siltstone.dataset.read.time_travel import LOOKS, all_there
+from siltstone.dataset.read.time_travel import LOG_READ_TRIES, all_there
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
@@ -43,14 +43,14 @@ def changes_since(store: Store, since: object) -> Snapshot:
         NotFound: the sequence does not exist yet, or changes above it are no longer retained.
     """
     sequence = as_sequence(since, what="since")
-    for _ in range(LOOKS):
+    for _ in range(LOG_READ_TRIES):
         now = store.snapshot()
         if sequence > now.sequence:
             raise NotFound(f"Dataset {store.name}: sequence {sequence} is not there; the newest is {now.sequence}.")
         files = now.changes.files
         try:
             if sequence < now.changes.transactions.get(APP_PRUNE, 0):
-                files = _kept(store, sequence)
+                files = _retained_files(store, sequence)
         except (FileNotFoundError, LogChanged):
             continue
         chosen = tuple(file for file in files if sequence_of(file) > sequence)
@@ -58,7 +58,7 @@ def changes_since(store: Store, since: object) -> Snapshot:
     raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
 
 
-def _kept(store: Store, since: int) -> tuple[DataFile, ...]:
+def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
     """Return every file that holds changes above the sequence, pruned ones too.
 
     The files of the oldest readable version and all later appends hold each change once. A squash, and a commit that
@@ -95,13 +95,9 @@ def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.T
         files = tuple(file for file in snapshot.unfolded if sequence_of(file) <= last)
         snapshot = replace(snapshot, changes=replace(snapshot.changes, files=files))
     rows = unfolded_rows(store, snapshot)
-    return rows if limit is None else _first_sequences(rows, limit)
-
-
-def _first_sequences(rows: pa.Table, limit: int) -> pa.Table:
-    """Return whole sequences of about `limit` rows. The file of a squash holds more than one sequence."""
-    if rows.num_rows <= limit:
+    if limit is None or rows.num_rows <= limit:
         return rows
+    # The file of a squash holds more than one sequence.
     cut = rows.column(SEQ)[limit].as_py()
     before = rows.filter(pc.less(rows.column(SEQ), cut))
     return before if before.num_rows else rows.filter(pc.equal(rows.column(SEQ), rows.column(SEQ)[0]))

@@ -42,7 +42,7 @@ Range = tuple[Moment, Moment]
 
 RANK: Final = "_rank"
 """Column: rank of a row among its duplicates, from 1. The row with rank 1 survives."""
-_BESIDE: Final = datetime.timedelta(days=6)
+_PERIOD_MARGIN: Final = datetime.timedelta(days=6)
 """Margin around a period.
 
 A month that was rolled up from weeks holds up to three days of its neighbours; this is twice that.
@@ -59,12 +59,12 @@ def survivors(rows: pa.Table, store: Store) -> pa.Table:
         return rows
     [numbers] = _numbered([rows], store.spec.dedup_by)
     if store.spec.survivor is Survivor.FIRST:
-        _, kept = np.unique(numbers, return_index=True)
+        _, surviving_rows = np.unique(numbers, return_index=True)
     else:
-        _, kept = np.unique(numbers[::-1], return_index=True)
-        kept = rows.num_rows - 1 - kept
+        _, surviving_rows = np.unique(numbers[::-1], return_index=True)
+        surviving_rows = rows.num_rows - 1 - surviving_rows
     chosen = np.zeros(rows.num_rows, dtype=bool)
-    chosen[kept] = True
+    chosen[surviving_rows] = True
     return rows.filter(pa.array(chosen))
 
 
@@ -72,8 +72,8 @@ def equal_to_any(rows: pa.Table, others: Sequence[pa.Table], columns: Sequence[s
     """Return for each row whether one of the others is equal to it in the columns; null equals null."""
     if not rows.num_rows or not any(other.num_rows for other in others):
         return np.zeros(rows.num_rows, dtype=bool)
-    [mine, *theirs] = _numbered([rows, *others], columns)
-    return np.isin(mine, np.concatenate(theirs))
+    [numbers, *other_numbers] = _numbered([rows, *others], columns)
+    return np.isin(numbers, np.concatenate(other_numbers))
 
 
 def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Numbers]:
@@ -91,14 +91,11 @@ def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Number
 
 def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
     """Return the columns that decide about duplicates, including the subject, of base files that can hold Δ's times."""
+    names = [name for name in store.schema.names if name in store.spec.dedup_by]
     return [
-        read_file(store.base.path / file.path, store.schema, _in_order(store), verify=store.settings.verify_checksums)
+        read_file(store.base.path / file.path, store.schema, names, verify=store.settings.verify_checksums)
         for file in near_files(store, snapshot)
     ]
-
-
-def _in_order(store: Store) -> list[str]:
-    return [name for name in store.schema.names if name in store.spec.dedup_by]
 
 
 # ---- base files --------------------------------------------------------------------------------------------------
@@ -108,11 +105,11 @@ def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
     """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
         return []
-    times = [found for file in snapshot.unfolded for found in _times(store, file)]
-    return [file for file in snapshot.base.files if _near(file, times)]
+    times = [found for file in snapshot.unfolded for found in _time_ranges(store, file)]
+    return [file for file in snapshot.base.files if _may_hold_times(file, times)]
 
 
-def _times(store: Store, file: DataFile) -> list[Range]:
+def _time_ranges(store: Store, file: DataFile) -> list[Range]:
     """Return the ranges of time in a change file. Tombstones have no time."""
     assert store.spec.time is not None  # noqa: S101  # it is a log
     path = store.changes.path / file.path
@@ -121,8 +118,8 @@ def _times(store: Store, file: DataFile) -> list[Range]:
     try:
         found = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
         return [
-            (_moment(one.low), _moment(one.high)) if one.known else _ALWAYS
-            for one, op in found
+            (_moment(times.low), _moment(times.high)) if times.known else _ALWAYS
+            for times, op in found
             if op.low != Op.TOMBSTONE.value
         ]
     except OverflowError:  # a date that Python cannot hold
@@ -135,12 +132,12 @@ def _moment(value: Any) -> Moment:  # noqa: ANN401
     return Moment(value.year, value.month, value.day, tzinfo=datetime.UTC)
 
 
-def _near(file: DataFile, times: Sequence[Range]) -> bool:
+def _may_hold_times(file: DataFile, times: Sequence[Range]) -> bool:
     period = file.partition.get(PERIOD) or ""
     try:
         first, after = start(period), end(period)
         if granularity_of(period) is Granularity.MONTH:
-            first, after = first - _BESIDE, after + _BESIDE
+            first, after = first - _PERIOD_MARGIN, after + _PERIOD_MARGIN
     except (InvalidRequest, OverflowError):
         return True
     return any(low < after and high >= first for low, high in times)
@@ -174,17 +171,17 @@ def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequen
 
 def without_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
     """Return the rows without an equal row in `others`."""
-    side, same = _beside(others, store, few=few)
+    side, same = _join_side(others, store, few=few)
     return rows.join(side, same, "left_anti")
 
 
 def with_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: bool) -> "DataFrame":
     """Return the rows with an equal row in `others`."""
-    side, same = _beside(others, store, few=few)
+    side, same = _join_side(others, store, few=few)
     return rows.join(side, same, "left_semi")
 
 
-def _beside(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
+def _join_side(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
     """Return the deciding columns of `others` under other names, and the join condition.
 
     Few rows are broadcast to all tasks.

@@ -37,7 +37,7 @@ from siltstone.delta.checkpoints import Retention
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import DATA, local_folder
 from siltstone.delta.parquet import data_file
-from siltstone.delta.table import TURN, Table
+from siltstone.delta.table import LOCK_FILE, Table
 from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.commit import Commit, CommitKind
@@ -48,7 +48,7 @@ from siltstone.spark.errors import damage, error_line, is_missing_file, spark_er
 from siltstone.spark.output_files import house_settings, write_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 CSV_OPTIONS: Final = {
     "header": "true",
@@ -98,8 +98,8 @@ def check_export(
     try:
         chosen = ExportFormat(format_name)
     except ValueError as error:
-        known = ", ".join(ExportFormat)
-        raise InvalidRequest(f"An export is one of {known}, not {format_name!r}.") from error
+        formats = ", ".join(ExportFormat)
+        raise InvalidRequest(f"An export is one of {formats}, not {format_name!r}.") from error
     if files is not None and (isinstance(files, bool) or not 1 <= files <= MAX_FILES):
         raise InvalidRequest(f"files must be 1 to {MAX_FILES}, not {files!r}.")
     if chosen is ExportFormat.CSV:
@@ -140,7 +140,7 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
         raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
     if not found:
         return
-    listed = _listed(path)
+    listed = _marked_files(path)
     if listed is None:
         raise InvalidRequest(
             f"Export target {path} has no list of files that an export wrote ({MARKER}); it is not overwritten. Delete the "
@@ -154,7 +154,7 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
             )
 
 
-def _listed(folder: Path) -> set[str] | None:
+def _marked_files(folder: Path) -> set[str] | None:
     """Return the files that the marker of an export lists, including the marker; None if there is no marker."""
     marker = folder / MARKER
     try:
@@ -175,12 +175,6 @@ def _inside(folder: Path) -> Iterator[str]:
             yield (here / name).relative_to(folder).as_posix()
 
 
-def _write_marker(store: Store, snapshot: Snapshot, export: Export, ready: Path) -> None:
-    """Write the marker with the files of an export. Without it no later export replaces this one."""
-    known = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
-    (ready / MARKER).write_text(json.dumps(known | {"files": sorted(_inside(ready))}))
-
-
 def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export) -> ExportReport:
     """Write the snapshot's merged view to the target.
 
@@ -191,17 +185,19 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
     """
     started = store.clock.monotonic_seconds()
     owner = store.clock.new_id()
-    with _presence(export.target, owner):
+    with _liveness_lock(export.target, owner):
         work = _side(export.target, owner, "export")
         try:
-            rows, files = _written(spark, store, snapshot, export, work)
+            rows, files = _write_files(spark, store, snapshot, export, work)
             ready = work
             if export.format is ExportFormat.DELTA:
                 _commit(store, snapshot, work, files)
                 reach("export.after_commit")
             else:
                 ready = work / DATA
-            _write_marker(store, snapshot, export, ready)
+            # Without the marker no later export replaces this one.
+            marker = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
+            (ready / MARKER).write_text(json.dumps(marker | {"files": sorted(_inside(ready))}))
             reach("export.after_marker")
             _sync(ready, durable=store.settings.durable)
             _put_in_place(ready, export, owner)
@@ -225,7 +221,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
     )
 
 
-def _presence(target: Path, owner: str) -> LivenessLock:
+def _liveness_lock(target: Path, owner: str) -> LivenessLock:
     """Acquire a liveness lock beside the target, because an export only reads the lake."""
     try:
         return LivenessLock(target.parent, _side(target, owner, "live").name)
@@ -240,7 +236,7 @@ def _side(target: Path, owner: str, end: str) -> Path:
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def _written(
+def _write_files(
     spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export, work: Path
 ) -> tuple[int, tuple[DataFile, ...]]:
     """Write the files on the executors; return the number of rows written, and the files."""
@@ -248,31 +244,28 @@ def _written(
     from pyspark.sql import functions as F
 
     seen = Observation()
-    with _failures(store):
+    with _spark_failures(store):
         work.mkdir()
         frame = view_frame(spark, store, snapshot, raw=export.raw, once=True)
         if export.files is not None:
             frame = frame.repartition(export.files)
-        _write(frame.observe(seen, F.count(F.lit(1)).alias("rows")), store, export, work)
+        frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+        if export.format is ExportFormat.CSV:
+            with house_settings(frame.sparkSession):
+                frame.write.options(**CSV_OPTIONS).mode("error").csv(str(work / DATA))
+        else:
+            write_frame(frame, work, DATA, schema=store.schema, key=store.spec.found_by)
         reach("export.after_write")
         rows = int(seen.get["rows"] or 0)
-        files = _collected(store, export, work)
+        files = _collect_files(store, export, work)
     counted = sum(file.rows for file in files)
     if export.format is not ExportFormat.CSV and counted != rows:
         raise Corruption(f"Dataset {store.name}: Spark counted {rows} rows and wrote {counted}. Nothing was exported.")
     return rows, files
 
 
-def _write(frame: "DataFrame", store: Store, export: Export, work: Path) -> None:
-    if export.format is ExportFormat.CSV:
-        with house_settings(frame.sparkSession):
-            frame.write.options(**CSV_OPTIONS).mode("error").csv(str(work / DATA))
-    else:
-        write_frame(frame, work, DATA, schema=store.schema, key=store.spec.found_by)
-
-
 @contextlib.contextmanager
-def _failures(store: Store) -> Iterator[None]:
+def _spark_failures(store: Store) -> Iterator[None]:
     """Convert Spark's errors to ours. The caller handles a missing file of the snapshot."""
     try:
         yield
@@ -286,7 +279,7 @@ def _failures(store: Store) -> Iterator[None]:
         ) from error
 
 
-def _collected(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
+def _collect_files(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
     """Describe the written files.
 
     Side files and empty files are deleted, except one that shows the columns of an export without rows.
@@ -307,11 +300,11 @@ def _collected(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]
     if export.format is ExportFormat.CSV:
         return tuple(files)
     full = [file for file in files if file.rows]
-    kept = full or (files[:1] if export.format is ExportFormat.PARQUET else [])
+    exported = full or (files[:1] if export.format is ExportFormat.PARQUET else [])
     for file in files:
-        if file not in kept:
+        if file not in exported:
             (work / file.path).unlink()
-    return tuple(kept)
+    return tuple(exported)
 
 
 def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile, ...]) -> None:
@@ -329,7 +322,7 @@ def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile,
     table.commit(
         lambda parent: Commit(kind=CommitKind.EXPORT, plan_version=parent.version, adds=files, info=info),
     )
-    (work / TURN).unlink(missing_ok=True)
+    (work / LOCK_FILE).unlink(missing_ok=True)
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -346,25 +339,25 @@ def _sync(folder: Path, *, durable: bool) -> None:
 
 def _put_in_place(ready: Path, export: Export, owner: str) -> None:
     """Rename the export to its target. The replaced export is renamed first, and restored on failure."""
-    target, aside = export.target, _side(export.target, owner, "old")
+    target, replaced = export.target, _side(export.target, owner, "old")
     reach("export.before_rename")
     _check_replaceable(target, overwrite=export.overwrite)  # it may have been filled while Spark wrote
     replaces = target.is_dir() and any(target.iterdir())
     try:
         if replaces:
-            target.rename(aside)
+            target.rename(replaced)
             reach("export.after_aside")
         ready.rename(target)
     except OSError as error:
         if replaces and not target.exists():
-            aside.rename(target)
+            replaced.rename(target)
         if not replaces and target.is_dir() and any(target.iterdir()):
             raise Conflict(
                 f"Export target {target} was filled by another process meanwhile; nothing was exported."
             ) from error
         raise Unavailable(f"Export target {target} cannot be written ({error}); nothing was exported.") from error
     if replaces:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _sweep(target: Path) -> None:
@@ -375,10 +368,9 @@ def _sweep(target: Path) -> None:
     with contextlib.suppress(OSError, Unavailable):
         sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
         for owner in {side["owner"] for side in sides if side["name"] == target.name}:
-            shown = _side(target, owner, "live")
-            if shown.is_file() and not is_live(
-                target.parent, shown.name
-            ):  # without it there is no proof that we made them
+            lock = _side(target, owner, "live")
+            # Without the lock file there is no proof that we made the folders.
+            if lock.is_file() and not is_live(target.parent, lock.name):
                 shutil.rmtree(_side(target, owner, "export"), ignore_errors=True)
                 shutil.rmtree(_side(target, owner, "old"), ignore_errors=True)
-                remove_dead(shown)
+                remove_dead(lock)

@@ -38,6 +38,7 @@ from siltstone.dataset.read.dedup import (
     with_equal,
     without_equal,
 )
+from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, files_frame, join_side
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
@@ -68,17 +69,17 @@ class TombstoneFilter:
 
 def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
     """Return Δ's tombstones in the order of application: the subject columns, the given ones and ``_seq``."""
-    files = _with_tombstones(store, snapshot.unfolded) if store.spec.subject else []
+    files: list[DataFile] = []
+    if store.spec.subject:
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            may_hold = pool.map(lambda file: _may_hold_tombstones(store, file), snapshot.unfolded)
+            files = [file for file, holds in zip(snapshot.unfolded, may_hold, strict=True) if holds]
     names = [*store.spec.subject, *columns]
     rows = change_rows_in(store, files, columns=[*names, OP])
-    kept = pc.and_(pc.equal(rows.column(OP), Op.TOMBSTONE.value), pc.greater(rows.column(SEQ), snapshot.watermark))
-    return rows.filter(kept).select([*names, SEQ])
-
-
-def _with_tombstones(store: Store, files: Sequence[DataFile]) -> list[DataFile]:
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        found = list(pool.map(lambda file: _may_hold_tombstones(store, file), files))
-    return [file for file, may_hold in zip(files, found, strict=True) if may_hold]
+    is_unfolded = pc.and_(
+        pc.equal(rows.column(OP), Op.TOMBSTONE.value), pc.greater(rows.column(SEQ), snapshot.watermark)
+    )
+    return rows.filter(is_unfolded).select([*names, SEQ])
 
 
 def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
@@ -103,8 +104,8 @@ def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
     for pattern in np.unique(named):
         columns = tuple(name for bit, name in enumerate(store.spec.subject) if pattern >> bit & 1)
         if columns:
-            own = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
-            highest = own.group_by(list(columns)).aggregate([(SEQ, "max")])
+            matching = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
+            highest = matching.group_by(list(columns)).aggregate([(SEQ, "max")])
             found.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
     return tuple(found)
 
@@ -149,8 +150,8 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the view as one Arrow table, with some columns; with `raw`, tombstones are not applied."""
     stones = () if raw else tombstone_filters(store, snapshot)
-    wanted = store.schema.names if columns is None else list(columns)
-    names = list(dict.fromkeys([*wanted, *store.spec.subject, *store.spec.dedup_by]))
+    requested = store.schema.names if columns is None else list(columns)
+    names = list(dict.fromkeys([*requested, *store.spec.subject, *store.spec.dedup_by]))
     schema = pa.schema([store.schema.field(name) for name in names])
     parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot, names)]
     appended = append_rows(store, snapshot, stones, columns=names, raw=raw).cast(schema)
@@ -159,7 +160,7 @@ def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: S
             appended = _without_equal(appended, parts, store)
         else:
             parts = [_without_equal(rows, [appended], store) for rows in parts]
-    return pa.concat_tables([part.select(wanted) for part in (*parts, appended)]).combine_chunks()
+    return pa.concat_tables([part.select(requested) for part in (*parts, appended)]).combine_chunks()
 
 
 def append_rows(
@@ -208,8 +209,8 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter])
     for file in snapshot.unfolded:
         path = store.changes.path / file.path
         rows = read_file(path, store.change_schema, store.change_schema.names, verify=store.settings.verify_checksums)
-        own = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-        rows = rows.append_column(SEQ, own).filter(pc.greater(own, snapshot.watermark))
+        sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
+        rows = rows.append_column(SEQ, sequences).filter(pc.greater(sequences, snapshot.watermark))
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
 
 
@@ -248,8 +249,6 @@ def log_frame(
     A small Δ reaches Spark as Arrow tables. These are cached with the store until the dataset changes, unless it is
     read `once`. The executors read a large Δ, except for its tombstones.
     """
-    from siltstone.dataset.read.spark_frames import base_frame
-
     base = base_frame(spark, store, snapshot).select(*store.schema.names)
     if not snapshot.unfolded:
         return base
@@ -280,8 +279,6 @@ def tombstone_frames(
     spark: "SparkSession", stones: Sequence[TombstoneFilter]
 ) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
     """Return tombstone filters, each with the frame to join rows with."""
-    from siltstone.dataset.read.spark_frames import arrow_frame
-
     return tuple((stone, arrow_frame(spark, stone.rows)) for stone in stones)
 
 
@@ -296,8 +293,6 @@ def append_frame(
 ) -> "DataFrame":
     """Return the given columns of Δ's visible appends, without duplicates."""
     from pyspark.sql import functions as F
-
-    from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
 
     if is_small(store, snapshot):
         rows = append_rows(store, snapshot, [stone for stone, _ in stones], columns=columns, raw=raw)
@@ -320,8 +315,6 @@ def _not_in_base(
     appends: "DataFrame",
 ) -> "DataFrame":
     """Return the appends without an equal visible row in base."""
-    from siltstone.dataset.read.spark_frames import files_frame
-
     files, few = near_files(store, snapshot), is_small(store, snapshot)
     if not files:
         return appends
@@ -336,8 +329,6 @@ def without_hidden(
 ) -> "DataFrame":
     """Return the rows that no tombstone names. With `later`, only tombstones after a change row hide it."""
     from pyspark.sql import functions as F
-
-    from siltstone.dataset.read.spark_frames import by_hash, join_side
 
     named, same = by_hash(side, stone.columns)
     if later:

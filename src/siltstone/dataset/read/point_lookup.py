@@ -23,17 +23,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.dataset.read.retry import with_snapshot
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import BASE, CHANGES
 from siltstone.delta.read_cache import CacheReader
 from siltstone.delta.row_group_reader import FileReader, GroupedFile
+from siltstone.errors import InvalidRequest
 from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, POS, ROW_SEQ, Op
 from siltstone.model.files import DataFile, KeyRange
 
 READ_THREADS: Final = 4
 """Files and row groups that are read at once. Arrow works outside Python's lock."""
+MAX_LOOKUP_KEYS: Final = 100_000
+"""Largest number of keys of a lookup. More keys touch most of a dataset, so a join is the right tool."""
 FEW_FOOTERS: Final = 8
 """Number of footers up to which sequential reads are faster than starting threads."""
 LISTED_ROWS: Final = 20_000
@@ -44,6 +48,7 @@ _LISTED: Final = "listed"
 
 T = TypeVar("T")
 U = TypeVar("U")
+K = TypeVar("K", bound=Hashable)
 
 
 class KeyChange(NamedTuple):
@@ -129,18 +134,40 @@ class KeySet:
         return [(group, numbers) for group, numbers in found if numbers]
 
 
+def check_key_count(store: Store, keys: int) -> None:
+    """Limit the keys of one lookup.
+
+    Raises:
+        InvalidRequest: there are too many.
+    """
+    if keys > MAX_LOOKUP_KEYS:
+        raise InvalidRequest(
+            f"Dataset {store.name}: {keys} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
+            "Join read() or to_arrow() with them."
+        )
+
+
+def current_rows(
+    store: Store, current: Callable[[], Store], keys: pa.Table, *, columns: Sequence[str], raw: bool = False
+) -> tuple[int, pa.Table]:
+    """Look keys up in a new snapshot (see `lookup`), and return its sequence and the rows.
+
+    `current` returns the store with the current columns, of which the snapshot is taken (see `with_snapshot`).
+    """
+    since = store.reads.generation
+
+    def find(snapshot: Snapshot) -> tuple[int, pa.Table]:
+        return snapshot.sequence, lookup(store, snapshot, keys, columns=columns, raw=raw, since=since)
+
+    return with_snapshot(current, find)
+
+
 def lookup(
     store: Store, snapshot: Snapshot, keys: pa.Table, *, columns: Sequence[str], raw: bool, since: int
 ) -> pa.Table:
     """Return the rows of these keys in the merged view, in the order of the keys, each once.
 
-    Args:
-        store: the dataset.
-        snapshot: the snapshot to read.
-        keys: the key columns.
-        columns: the columns to return.
-        raw: do not apply tombstones.
-        since: `store.reads.forgets` before the snapshot was taken.
+    With `raw`, tombstones are not applied. `since` is `store.reads.generation` before the snapshot was taken.
 
     Raises:
         FileNotFoundError: a file was removed since the snapshot; take a new one.
@@ -151,13 +178,16 @@ def lookup(
         live=[_base_path(file) for file in snapshot.base.files] + [_change_path(file) for file in snapshot.unfolded],
         since=since,
     )
-    asked = KeySet(keys, store.spec.key)
+    requested = KeySet(keys, store.spec.key)
     files = _Files(store, snapshot, visit)
-    changed = _last_changes(files, asked, raw=raw)
+    changed = _last_changes(files, requested, raw=raw)
     found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
-    if len(changed) < len(asked.number):
-        found += _base_rows(files, asked, set(asked.number.values()) - set(changed), columns)
-    return _in_order(found, pa.schema([store.schema.field(name) for name in columns]))
+    if len(changed) < len(requested.number):
+        found += _base_rows(files, requested, set(requested.number.values()) - set(changed), columns)
+    schema = pa.schema([store.schema.field(name) for name in columns])
+    table = pa.concat_tables([schema.empty_table(), *(part.rows.cast(schema) for part in found)])
+    order = np.argsort([number for part in found for number in part.numbers], kind="stable").astype(np.int64)
+    return table.take(pa.array(order)).combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,35 +221,34 @@ def _change_path(file: DataFile) -> str:
 # ---- changes -----------------------------------------------------------------------------------------------------
 
 
-def _last_changes(files: _Files, asked: KeySet, *, raw: bool) -> dict[int, KeyChange]:
+def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, KeyChange]:
     """Return the last change above the watermark of each requested key; with `raw`, tombstones are ignored."""
     found: dict[int, KeyChange] = {}
 
     def note(number: int, change: KeyChange) -> None:
-        known = found.get(number)
-        if change.sequence > files.snapshot.watermark and (known is None or known < change):
-            found[number] = change
+        if change.sequence > files.snapshot.watermark:
+            _note_last(found, number, change)
 
     unfolded = files.snapshot.unfolded
     small = [file for file in unfolded if file.rows <= LISTED_ROWS]
-    for listed in _each(lambda f: _listed(files, f), small, lambda f: files.visit.has(_change_path(f), _LISTED)):
+    for listed in _each(lambda f: _key_index(files, f), small, lambda f: files.visit.has(_change_path(f), _LISTED)):
         changes = listed.upserts if raw else listed.last
-        for value in asked.number.keys() & changes.keys():
-            note(asked.number[value], changes[value])
+        for value in requested.number.keys() & changes.keys():
+            note(requested.number[value], changes[value])
     for file in unfolded:
         if file.rows > LISTED_ROWS:
-            for number, change in _searched(files, file, asked):
+            for number, change in _changes_of_keys(files, file, requested):
                 if change.is_upsert or not raw:
                     note(number, change)
     return found
 
 
-def _listed(files: _Files, file: DataFile) -> KeyIndex:
+def _key_index(files: _Files, file: DataFile) -> KeyIndex:
     """Return the keys of a small change file, and cache them."""
     path = _change_path(file)
-    kept: KeyIndex | None = files.visit.find(path, _LISTED)
-    if kept is not None:
-        return kept
+    cached: KeyIndex | None = files.visit.find(path, _LISTED)
+    if cached is not None:
+        return cached
     reader = files.reader(path)
     last: dict[Hashable, KeyChange] = {}
     upserts: dict[Hashable, KeyChange] = {}
@@ -231,17 +260,17 @@ def _listed(files: _Files, file: DataFile) -> KeyIndex:
             if change.is_upsert:
                 _note_last(upserts, value, change)
     listed = KeyIndex(last, upserts if upserts != last else last)
-    files.visit.keep(path, _LISTED, listed, LISTED_ROW_BYTES * (len(last) + len(upserts)))
+    files.visit.put(path, _LISTED, listed, LISTED_ROW_BYTES * (len(last) + len(upserts)))
     return listed
 
 
-def _note_last(changes: dict[Hashable, KeyChange], value: Hashable, change: KeyChange) -> None:
-    known = changes.get(value)
-    if known is None or known < change:
+def _note_last(changes: dict[K, KeyChange], value: K, change: KeyChange) -> None:
+    last = changes.get(value)
+    if last is None or last < change:
         changes[value] = change
 
 
-def _searched(files: _Files, file: DataFile, asked: KeySet) -> list[tuple[int, KeyChange]]:
+def _changes_of_keys(files: _Files, file: DataFile, requested: KeySet) -> list[tuple[int, KeyChange]]:
     """Find the requested keys in a large change file."""
     reader = files.reader(_change_path(file))
     names = [*reader.key, OP, POS, ROW_SEQ]
@@ -249,22 +278,22 @@ def _searched(files: _Files, file: DataFile, asked: KeySet) -> list[tuple[int, K
     def search(part: tuple[int, list[int]]) -> list[tuple[int, KeyChange]]:
         group, numbers = part
         rows = reader.columns(group, names)
-        hits = matches(rows, asked, numbers, unique=False)
+        hits = matches(rows, requested, numbers, unique=False)
         table = rows.take(pa.array([row for _, row in hits], pa.int64()))
         changes = _changes(table, file, group, [row for _, row in hits], keep=False)
         return [(number, change) for (number, _), change in zip(hits, changes, strict=True)]
 
-    parts = asked.groups(reader.footer(), set(asked.number.values()))
+    parts = requested.groups(reader.footer(), set(requested.number.values()))
     return [found for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for found in hits]
 
 
 def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[KeyChange]:
     """Return rows of a change file as changes; `rows` are their numbers in the row group."""
-    ops, positions, own = (table.column(name).to_pylist() for name in (OP, POS, ROW_SEQ))
+    ops, positions, row_sequences = (table.column(name).to_pylist() for name in (OP, POS, ROW_SEQ))
     sequence, path = sequence_of(file), _change_path(file)
     return [
         KeyChange(
-            sequence if own[at] is None else own[at],
+            sequence if row_sequences[at] is None else row_sequences[at],
             positions[at],
             ops[at] == Op.UPSERT.value,
             RowLocation(path, group, row, keep),
@@ -281,9 +310,9 @@ def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequ
 
     def read(part: tuple[str, int, bool]) -> FoundRows:
         path, group, keep = part
-        wanted = sorted(groups[part])
-        rows: Numbers = np.array([row for row, _ in wanted], np.int64)
-        return FoundRows([number for _, number in wanted], files.reader(path).rows(group, rows, columns, keep=keep))
+        located = sorted(groups[part])
+        rows: Numbers = np.array([row for row, _ in located], np.int64)
+        return FoundRows([number for _, number in located], files.reader(path).rows(group, rows, columns, keep=keep))
 
     return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
 
@@ -291,7 +320,7 @@ def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequ
 # ---- base --------------------------------------------------------------------------------------------------------
 
 
-def _base_rows(files: _Files, asked: KeySet, missing: Set[int], columns: Sequence[str]) -> list[FoundRows]:
+def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Sequence[str]) -> list[FoundRows]:
     """Find keys in base, and read their rows."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
     few = len(readers) <= FEW_FOOTERS
@@ -300,43 +329,43 @@ def _base_rows(files: _Files, asked: KeySet, missing: Set[int], columns: Sequenc
     parts = [
         (reader, group, numbers)
         for reader, footer in zip(readers, footers, strict=True)
-        for group, numbers in asked.groups(footer, missing)
+        for group, numbers in requested.groups(footer, missing)
     ]
 
     def read(part: tuple[FileReader, int, list[int]]) -> FoundRows | None:
         reader, group, numbers = part
-        again = reader.has_columns(group, asked.key)  # then the row group is worth more than this one lookup
-        keys = reader.columns(group, asked.key)
-        hits = sorted((row, number) for number, row in matches(keys, asked, numbers, unique=True))
+        again = reader.has_columns(group, requested.key)  # then the row group is worth more than this one lookup
+        keys = reader.columns(group, requested.key)
+        hits = sorted((row, number) for number, row in matches(keys, requested, numbers, unique=True))
         if not hits:
             return None
         rows: Numbers = np.array([row for row, _ in hits], np.int64)
-        table = reader.rows(group, rows, columns, keep=fits and again, known=keys)
+        table = reader.rows(group, rows, columns, keep=fits and again, cached=keys)
         return FoundRows([number for _, number in hits], table)
 
     found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
-    return [one for one in found if one is not None]
+    return [part for part in found if part is not None]
 
 
-def matches(table: pa.Table, asked: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
+def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
     """Return which of the requested keys the rows have, each with its row, or rows if a key is not `unique` there."""
-    rows = asked.table
-    wanted = rows.take(pa.array(numbers, pa.int64()))
-    table = table.select(asked.key)
-    if unique and len(asked.key) == 1 and not pa.types.is_decimal(table.column(0).type):  # Arrow cannot search decimals
-        at = _searched_places(table.column(0).combine_chunks(), wanted.column(0).combine_chunks())
+    keys = requested.table.take(pa.array(numbers, pa.int64()))
+    table = table.select(requested.key)
+    is_searchable = not pa.types.is_decimal(table.column(0).type)  # Arrow cannot search decimals
+    if unique and len(requested.key) == 1 and is_searchable:
+        at = _searched_places(table.column(0).combine_chunks(), keys.column(0).combine_chunks())
         if at is not None:
             return list(zip(numbers, at, strict=True))
     mask: Any = None
-    for name in asked.key:
-        values = wanted.column(name).combine_chunks()
+    for name in requested.key:
+        values = keys.column(name).combine_chunks()
         here = pc.equal(table.column(name), values[0]) if len(values) == 1 else pc.is_in(table.column(name), values)
         mask = here if mask is None else pc.and_(mask, here)
     found = np.flatnonzero(np.asarray(mask))
-    values = plain_keys(table.take(pa.array(found)), asked.key) if len(found) else []
-    hits = zip((asked.number.get(value, -1) for value in values), found.tolist(), strict=True)
-    given = set(numbers)  # the columns of two keys can make up a third one that was requested, too
-    return [(number, row) for number, row in hits if number in given]
+    values = plain_keys(table.take(pa.array(found)), requested.key) if len(found) else []
+    hits = zip((requested.number.get(value, -1) for value in values), found.tolist(), strict=True)
+    searched = set(numbers)  # the columns of two keys can make up a third one that was requested, too
+    return [(number, row) for number, row in hits if number in searched]
 
 
 def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
@@ -348,19 +377,12 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
     return places
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------
+# ---- both --------------------------------------------------------------------------------------------------------
 
 
-def _in_order(found: Sequence[FoundRows], schema: pa.Schema) -> pa.Table:
-    """Sort the rows by the order of the keys."""
-    table = pa.concat_tables([schema.empty_table(), *(one.rows.cast(schema) for one in found)])
-    order = np.argsort([number for one in found for number in one.numbers], kind="stable").astype(np.int64)
-    return table.take(pa.array(order)).combine_chunks()
-
-
-def _each(work: Callable[[T], U], parts: Sequence[T], kept: Callable[[T], bool]) -> list[U]:
+def _each(work: Callable[[T], U], parts: Sequence[T], is_cached: Callable[[T], bool]) -> list[U]:
     """Apply `work` to all parts. Use a few threads if more than one part has to be read from disk."""
-    if len(parts) > 1 and sum(not kept(part) for part in parts) > 1:
+    if len(parts) > 1 and sum(not is_cached(part) for part in parts) > 1:
         with ThreadPoolExecutor(min(READ_THREADS, len(parts))) as pool:
             return list(pool.map(work, parts))
     return [work(part) for part in parts]

@@ -15,7 +15,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -89,17 +88,19 @@ def hidden_rows(
     Masks found `before` over the same base are reused. Only keys that are new since are searched.
     """
     keys = latest.select(list(store.spec.key))
-    known = before if isinstance(before, Hidden) else None
+    previous = before if isinstance(before, Hidden) else None
     new, masks = keys, _MASKS.empty_table()
-    if known is not None and (known.base_version, known.raw) == (snapshot.base.version, raw):
-        since = keys.filter(pc.invert(has_key_of(keys, known.keys, store.spec.key)))
-        if keys.num_rows - since.num_rows == known.keys.num_rows:  # else it belongs to a newer snapshot than this one
-            new, masks = since, known.base_masks
+    if previous is not None and (previous.base_version, previous.raw) == (snapshot.base.version, raw):
+        since = keys.filter(pc.invert(has_key_of(keys, previous.keys, store.spec.key)))
+        # Otherwise the previous masks belong to a newer snapshot than this one.
+        if keys.num_rows - since.num_rows == previous.keys.num_rows:
+            new, masks = since, previous.base_masks
     try:
         if new.num_rows > LOOKED_UP_KEYS:
             found = _joined(spark, store, snapshot.base.files, new)
         else:
-            found = _looked_up(store, snapshot.base.files, new)
+            files = snapshot.base.files if new.num_rows else ()
+            found = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
     except OverflowError:  # a date that Python cannot hold
         found = _joined(spark, store, snapshot.base.files, new)
     masks = _united(masks, found)
@@ -121,7 +122,7 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
 
     paths = [store.base.path / file.path for file in snapshot.base.files]
     paths += [store.changes.path / file.path for file in snapshot.unfolded]
-    every = _scan(spark, store, paths).select(
+    every = scan(spark, store, store.schema, paths).select(
         "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
     )
     name = F.col(_NAME)
@@ -141,7 +142,7 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     from pyspark.sql import functions as F
 
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
-    base = _scan(spark, store, [store.base.path / file.path for file in files])
+    base = scan(spark, store, store.schema, [store.base.path / file.path for file in files])
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
     name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
     found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
@@ -152,12 +153,6 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
     names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
     return masks.set_column(1, _NAME, names)
-
-
-def _looked_up(store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
-    if not keys.num_rows:
-        return _MASKS.empty_table()
-    return _mask_table((file, *_masks(base_places(store, file, keys))) for file in files)
 
 
 def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
@@ -223,10 +218,6 @@ def _file_name(file: DataFile) -> str:
 
 
 # ---- columns of the scan -----------------------------------------------------------------------------------------
-
-
-def _scan(spark: "SparkSession", store: Store, paths: Sequence[Path]) -> "DataFrame":
-    return scan(spark, store, store.schema, paths)
 
 
 def _place() -> "Column":

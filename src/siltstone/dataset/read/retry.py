@@ -17,8 +17,12 @@ SNAPSHOT_TRIES: Final = 5
 """Snapshots that a read takes before it reports missing files. Five purges during one read mean another fault."""
 
 
-def with_snapshot(store: Callable[[], Store], take: Callable[[], Snapshot], use: Callable[[Snapshot], T]) -> T:
+def with_snapshot(
+    current: Callable[[], Store], use: Callable[[Snapshot], T], *, take: Callable[[Store], Snapshot] = Store.snapshot
+) -> T:
     """Call `use` with a snapshot; if a file that it needs is gone, take a new snapshot and call it again.
+
+    `current` returns the store with the current columns. Nothing is guessed if files are missing.
 
     Raises:
         Corruption: a live file is missing.
@@ -26,16 +30,20 @@ def with_snapshot(store: Callable[[], Store], take: Callable[[], Snapshot], use:
     """
     failure: Exception | None = None
     for _ in range(SNAPSHOT_TRIES):
-        snapshot = take()
+        snapshot = take(current())
         try:
             return use(snapshot)
         except FileNotFoundError as error:
             failure = error
         except Exception as error:
-            if not _is_spark_error(error) or not is_missing_file(error):
+            # `spark_errors` imports PySpark, so only errors of these packages reach it.
+            is_spark_error = type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(
+                error, spark_errors()
+            )
+            if not is_spark_error or not is_missing_file(error):
                 raise
             failure = error
-    raise files_vanished(store()) from failure
+    raise files_vanished(current()) from failure
 
 
 def damaged_file(store: Store) -> str | None:
@@ -50,7 +58,3 @@ def damaged_file(store: Store) -> str | None:
             except (OSError, pa.ArrowException):
                 return f"{table.path.name}/{file.path}"
     return None
-
-
-def _is_spark_error(error: Exception) -> bool:
-    return type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(error, spark_errors())

@@ -100,10 +100,10 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
     names = spark.createDataFrame(
         [(file.path.rsplit("/", 1)[-1], sequence_of(file)) for file in files], f"_name string, {SEQ} long"
     )
-    own = F.coalesce(F.col(ROW_SEQ), F.col(SEQ))
+    sequence = F.coalesce(F.col(ROW_SEQ), F.col(SEQ))
     return (
         rows.join(F.broadcast(names), "_name")
-        .withColumn(SEQ, own)
+        .withColumn(SEQ, sequence)
         .drop("_name", ROW_SEQ)
         .where(F.col(SEQ) > snapshot.watermark)
     )
@@ -143,7 +143,7 @@ def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
 
 
-def kept_on_disk(frame: "DataFrame") -> "DataFrame":
+def persisted_on_disk(frame: "DataFrame") -> "DataFrame":
     """Return the frame, cached on disk so that Spark computes it once."""
     from pyspark import StorageLevel
 

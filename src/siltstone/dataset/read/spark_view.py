@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.read.position_masks import can_hide, hidden_rows, visible_frame
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, join_side, latest_of
@@ -19,7 +22,6 @@ from siltstone.dataset.store import Store
 from siltstone.model.columns import OP, Op
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -48,9 +50,9 @@ def merged_frame(
         return base_frame(spark, store, snapshot)
     state = (snapshot.changes.version, snapshot.base.version, raw)
     if snapshot.unfolded_rows > store.settings.arrow_changes_rows:
-        over = _large(spark, store, snapshot, raw=raw)
+        over = _overlay_on_spark(spark, store, snapshot, raw=raw)
     elif snapshot.past:
-        over = _small(spark, store, snapshot, raw=raw)
+        over = _overlay_in_memory(spark, store, snapshot, raw=raw)
     elif not once and can_hide(store, snapshot):
         hidden = store.frames.get(
             ("positions", *state),
@@ -61,25 +63,21 @@ def merged_frame(
         )
         return visible_frame(spark, store, snapshot, hidden)
     else:
-        over = store.frames.get(("keys", *state), spark, lambda _: _small(spark, store, snapshot, raw=raw))
+        over = store.frames.get(("keys", *state), spark, lambda _: _overlay_in_memory(spark, store, snapshot, raw=raw))
     base = base_frame(spark, store, snapshot)
-    kept = _without_keys(base, over, key=store.spec.key, schema=store.schema).select(*store.schema.names)
-    return kept.unionByName(over.upserts)
+    unchanged = _without_keys(base, over, key=store.spec.key, schema=store.schema).select(*store.schema.names)
+    return unchanged.unionByName(over.upserts)
 
 
-def _latest(store: Store, snapshot: Snapshot, *, raw: bool, columns: Sequence[str] = ()) -> "pa.Table":
+def _latest(store: Store, snapshot: Snapshot, *, raw: bool, columns: Sequence[str] = ()) -> pa.Table:
     """Return the last change of each key, with its location."""
-    import pyarrow.compute as pc
-
     rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns, OP], places=True)
     if raw:
         rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
     return latest_per_key(rows, store.spec.key)
 
 
-def _small(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
-    import pyarrow.compute as pc
-
+def _overlay_in_memory(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
     latest = _latest(store, snapshot, raw=raw, columns=store.schema.names)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
     return Overlay(
@@ -89,7 +87,7 @@ def _small(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool
     )
 
 
-def _large(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
+def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
     from pyspark.sql import functions as F
 
     changes = changes_frame(spark, store, snapshot)
@@ -100,12 +98,11 @@ def _large(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool
     return Overlay(latest.select(*store.spec.key), upserts, False)  # noqa: FBT003
 
 
-def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: "pa.Schema") -> "DataFrame":
+def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: pa.Schema) -> "DataFrame":
     """Return the base rows whose key was not changed.
 
     Spark looks up a number in a broadcast table faster than text, so keys that are not numbers are found by their hash.
     """
-    import pyarrow as pa
     from pyspark.sql import functions as F
 
     if not over.small or (len(key) == 1 and pa.types.is_integer(schema.field(key[0]).type)):

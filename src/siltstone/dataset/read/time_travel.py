@@ -24,13 +24,12 @@ used.
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from siltstone.clock import epoch_ms
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
-from siltstone.delta.log_reader import LogEntry, readable_entries
+from siltstone.delta.log_reader import readable_entries
 from siltstone.delta.table import Table, TableVersion
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import InvalidRequest, NotFound, Unavailable
@@ -38,7 +37,7 @@ from siltstone.model.as_of import Point, as_point
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH, APP_FOLD, APP_PRUNE, APP_SEQ, CHANGED_FROM, CHANGED_TO
 from siltstone.model.files import DataFile
 
-LOOKS: Final = 5
+LOG_READ_TRIES: Final = 5
 """Tries to read a log that is cleaned meanwhile. The next listing is complete again."""
 NAMED_POINTS: Final = 1000
 NAMED_FOLDS: Final = 100
@@ -50,14 +49,14 @@ NAMED_RANGES: Final = 8
 class Moment:
     """One retained version of a table: the latest time of it and all before it, and its app transactions.
 
-    It `speaks` if it changed rows without a sequence. A fold has `changed_ms`, the commit times of the first and the
-    last of its changes.
+    With `content_changed` it changed rows without a sequence. A fold has `changed_ms`, the commit times of the first
+    and the last of its changes.
     """
 
     version: int
     at_ms: int
     transactions: Mapping[str, int]
-    speaks: bool
+    content_changed: bool
     changed_ms: tuple[int, int] | None = None
 
 
@@ -66,15 +65,17 @@ class _OutOfReach(Exception):  # noqa: N818
 
 
 def snapshot_at(store: Store, at: object) -> Snapshot:
-    """Return the snapshot of an earlier point: a sequence, or a time (see the module's header).
+    """Return the snapshot of an earlier point: a sequence, or a time (see the module's header); None: the current one.
 
     Raises:
         InvalidRequest: it is neither, or a time in the future.
         NotFound: the point never existed, or is no longer retained; the message lists what can be read.
         Gone: the dataset was dropped.
     """
+    if at is None:
+        return store.snapshot()
     point = as_point(at)
-    for _ in range(LOOKS):
+    for _ in range(LOG_READ_TRIES):
         try:
             past = Past(store)
             return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
@@ -114,12 +115,12 @@ class Past:
         try:
             return self._state(sequence, self._base)
         except _OutOfReach as error:
-            raise self.not_kept(sequence) from error
+            raise self.not_retained(sequence) from error
 
     def at_time(self, moment: datetime.datetime) -> Snapshot:
         """Return the newest state of which all commits have at most this time."""
         if moment > self._store.clock.now():
-            raise InvalidRequest(f"Dataset {self._store.name}: {_told(moment)} has not come yet.")
+            raise InvalidRequest(f"Dataset {self._store.name}: {_point_text(moment)} has not come yet.")
         limit_ms = epoch_ms(moment)
         changes = [found for found in self._changes if found.at_ms <= limit_ms]
         base = self._base_until(limit_ms)
@@ -127,7 +128,7 @@ class Past:
             sequence = _number(changes[-1], APP_SEQ) if changes else self._folded_at(limit_ms)
             return self._state(sequence, base)
         except _OutOfReach as error:
-            raise self.not_kept(moment) from error
+            raise self.not_retained(moment) from error
 
     def _base_until(self, limit_ms: int) -> Sequence[Moment]:
         """Return base's versions before the first that changed rows without a sequence after the limit.
@@ -135,26 +136,25 @@ class Past:
         The changes of the oldest retained version are not known, so it counts as such a version.
         """
         for number, found in enumerate(self._base):
-            if found.at_ms > limit_ms and (found.speaks or not number):
+            if found.at_ms > limit_ms and (found.content_changed or not number):
                 return self._base[:number]
         return self._base
 
     def _folded_at(self, limit_ms: int) -> int:
         """Return the sequence at a time that only base's log covers.
 
-        Raises:
-            _OutOfReach: a change may have been committed between the last fold before it and that time.
+        It is out of reach if a change may have been committed between the last fold before it and that time.
         """
         folds = [found for found, _ in self._steps()]
         untils = [found.changed_ms[0] if found.changed_ms else None for found in folds[1:]]
-        known = [
+        candidates = [
             (_number(fold, APP_FOLD), until)
             for (fold, since), until in zip(self._steps(), [*untils, self._next_change_ms(folds[-1])], strict=True)
             if since is not None and since <= limit_ms
         ]
-        if not known or known[-1][1] is None or known[-1][1] <= limit_ms:
+        if not candidates or candidates[-1][1] is None or candidates[-1][1] <= limit_ms:
             raise _OutOfReach
-        return known[-1][0]
+        return candidates[-1][0]
 
     def _steps(self) -> Iterator[tuple[Moment, int | None]]:
         """Yield the first version of each watermark, with the latest time of its changes; None if that is not known."""
@@ -178,11 +178,7 @@ class Past:
         return min((file.modified_ms for file in files if sequence_of(file) == watermark + 1), default=None)
 
     def _state(self, sequence: int, versions: Sequence[Moment]) -> Snapshot:
-        """Build the state after a sequence, from one of these versions of base.
-
-        Raises:
-            _OutOfReach: a part of it is no longer retained.
-        """
+        """Build the state after a sequence, from one of these versions of base."""
         fitting = [found for found in versions if _number(found, APP_FOLD) <= sequence]
         if not fitting:
             raise _OutOfReach
@@ -197,7 +193,7 @@ class Past:
         """Return `changes` with exactly the files of (above..sequence]."""
         if sequence == above:
             return replace(self._now.changes, files=(), transactions={APP_SEQ: sequence})
-        found = next((one for one in self._changes if _number(one, APP_SEQ) >= sequence), None)
+        found = next((moment for moment in self._changes if _number(moment, APP_SEQ) >= sequence), None)
         if found is None or _number(found, APP_PRUNE) > above:
             raise _OutOfReach
         pinned = self._open(self._store.changes, found.version)
@@ -214,32 +210,24 @@ class Past:
 
     # ---- readable points -----------------------------------------------------------------------------------------
 
-    def not_kept(self, point: Point) -> NotFound:
+    def not_retained(self, point: Point) -> NotFound:
         """Return the error that lists what can be read instead."""
-        name = self._store.name
-        if not isinstance(point, int) and self._made_later(epoch_ms(point)):
-            return NotFound(f"Dataset {name} was not there yet at {_told(point)}.")
-        times = f", times from {_told(self._times_from)} on" if not isinstance(point, int) else ""
-        return NotFound(
-            f"Dataset {name}: the state at {_told(point)} is not kept any more. What can be read: sequence "
-            f"{_ranges(self._readable)}{times}. `silt history {name}` shows when these were written."
-        )
-
-    def _made_later(self, limit_ms: int) -> bool:
-        oldest = (self._changes[0], self._base[0])
-        return any(found.version == 0 and found.at_ms > limit_ms for found in oldest)
-
-    @property
-    def _times_from(self) -> datetime.datetime:
-        latest_ms = max(self._changes[0].at_ms, self._base[0].at_ms)
-        return datetime.datetime.fromtimestamp(latest_ms / 1000, datetime.UTC)
-
-    @cached_property
-    def _readable(self) -> list[int]:
-        """The readable sequences among the newest."""
+        name, times = self._store.name, ""
+        if not isinstance(point, int):
+            oldest, limit_ms = (self._changes[0], self._base[0]), epoch_ms(point)
+            if any(found.version == 0 and found.at_ms > limit_ms for found in oldest):
+                return NotFound(f"Dataset {name} was not there yet at {_point_text(point)}.")
+            first_ms = max(found.at_ms for found in oldest)
+            first_time = datetime.datetime.fromtimestamp(first_ms / 1000, datetime.UTC)
+            times = f", times from {_point_text(first_time)} on"
         first = max(0, self._now.sequence - NAMED_POINTS)
         folds = sorted({_number(found, APP_FOLD) for found in self._base})[-NAMED_FOLDS:]
-        return [one for one in sorted({*folds, *range(first, self._now.sequence + 1)}) if self._is_readable(one)]
+        newest = sorted({*folds, *range(first, self._now.sequence + 1)})
+        readable = [sequence for sequence in newest if self._is_readable(sequence)]
+        return NotFound(
+            f"Dataset {name}: the state at {_point_text(point)} is not kept any more. What can be read: sequence "
+            f"{_ranges(readable)}{times}. `silt history {name}` shows when these were written."
+        )
 
     def _is_readable(self, sequence: int) -> bool:
         try:
@@ -253,35 +241,30 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
     entries = readable_entries(table.path)
     if not entries:
         raise LogChanged(f"{table.path} has no entries that can be read")
-    return tuple(_told_by(entries, table.at(entries[0].version, *apps).transactions, apps))
-
-
-def _told_by(entries: Sequence[LogEntry], start: Mapping[str, int], apps: Sequence[str]) -> Iterator[Moment]:
-    transactions, at_ms = dict(start), 0
+    transactions, at_ms = dict(table.at(entries[0].version, *apps).transactions), 0
+    moments = []
     for entry in entries:
         if entry.is_foreign:  # undone since, or the dataset would be rejected: it was never a state of this dataset
             continue
         transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
         at_ms = max(at_ms, entry.at_ms)
-        yield Moment(
+        changed = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
+        moment = Moment(
             version=entry.version,
             at_ms=at_ms,
             transactions=dict(transactions),
-            speaks=APP_CONTENT in entry.transactions,
-            changed_ms=_changed_ms(entry),
+            content_changed=APP_CONTENT in entry.transactions,
+            changed_ms=(int(changed[0]), int(changed[1])) if all(text.isdigit() for text in changed) else None,
         )
-
-
-def _changed_ms(entry: LogEntry) -> tuple[int, int] | None:
-    texts = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
-    return (int(texts[0]), int(texts[1])) if all(text.isdigit() for text in texts) else None
+        moments.append(moment)
+    return moments
 
 
 def _number(found: Moment, app: str) -> int:
     return found.transactions.get(app, 0)
 
 
-def _told(point: Point) -> str:
+def _point_text(point: Point) -> str:
     return f"sequence {point}" if isinstance(point, int) else point.isoformat().replace("+00:00", "Z")
 
 
@@ -298,5 +281,5 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             found.append([number, number])
     texts = [str(low) if low == high else f"{low} to {high}" for low, high in found]
-    kept = texts if len(texts) <= NAMED_RANGES else [texts[0], "...", *texts[-NAMED_RANGES:]]
-    return ", ".join(kept) or "none"
+    named = texts if len(texts) <= NAMED_RANGES else [texts[0], "...", *texts[-NAMED_RANGES:]]
+    return ", ".join(named) or "none"

@@ -45,8 +45,8 @@ class Limits:
         Raises:
             InvalidRequest: a limit is not a positive number.
         """
-        given: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
-        for name, value in given.items():
+        limits: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
+        for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < threading.TIMEOUT_MAX:
                 raise InvalidRequest(
                     f"Dataset {dataset}: {name} of a producer must be a positive number, not {value!r}."
@@ -87,19 +87,19 @@ class Producer:
         Raises:
             InvalidRequest: the producer is closed, or there is no row.
         """
-        given = [rows] if isinstance(rows, Mapping) else list(rows)
-        if not given:
+        parcel_rows = [rows] if isinstance(rows, Mapping) else list(rows)
+        if not parcel_rows:
             raise InvalidRequest("There is no row to insert.")
-        parcel = _Parcel(given, Future())
+        parcel = _Parcel(parcel_rows, Future())
         parcel.future.set_running_or_notify_cancel()  # an inserted parcel is written: no caller can cancel it
-        size = sum(_weight(row) for row in given)
+        size = sum(_weight(row) for row in parcel_rows)
         with self._changed:
             if self._closed:
                 raise InvalidRequest("This producer is closed. Make another one.")
             if not self._waiting:
                 self._oldest_seconds = self._clock.monotonic_seconds()
             self._waiting.append(parcel)
-            self._rows += len(given)
+            self._rows += len(parcel_rows)
             self._bytes += size
             full = self._rows >= self._limits.rows or self._bytes >= self._limits.size_bytes
             self._changed.notify_all()
@@ -147,16 +147,13 @@ class Producer:
             with self._changed:
                 if self._closed:
                     return
-                left = self._seconds_left()
-                if left is None or left > 0:
-                    self._changed.wait(left)
+                remaining = None
+                if self._waiting:
+                    remaining = self._oldest_seconds + self._limits.seconds - self._clock.monotonic_seconds()
+                if remaining is None or remaining > 0:
+                    self._changed.wait(remaining)
                     continue
             self._write()
-
-    def _seconds_left(self) -> float | None:
-        if not self._waiting:
-            return None
-        return self._oldest_seconds + self._limits.seconds - self._clock.monotonic_seconds()
 
     def _write(self) -> None:
         """Append all waiting parcels. An error is set on their futures, and stored for the next flush or close.
@@ -192,16 +189,18 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
     start = 0
     for parcel in taken:
         count = len(parcel.rows)
-        own = tuple(replace(found, row=found.row - start) for found in refused if start <= found.row < start + count)
-        refused = refused[len(own) :]  # refused rows are in order
-        written = count - len(own)
+        parcel_refused = tuple(
+            replace(found, row=found.row - start) for found in refused if start <= found.row < start + count
+        )
+        refused = refused[len(parcel_refused) :]  # refused rows are in order
+        written = count - len(parcel_refused)
         start += count
         parcel.future.set_result(
             AppendAck(
                 sequence=ack.sequence if written else None,
                 rows=written,
                 applied=ack.applied and written > 0,
-                refused=own,
+                refused=parcel_refused,
             )
         )
 

@@ -80,7 +80,7 @@ class ChangeWriter:
 
     def __init__(self, store: Store) -> None:
         """Start with an empty queue."""
-        self._store = store
+        self.store = store
         self._queue: WriterQueue[Batch, Ack | InvalidRequest] = WriterQueue(
             self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
         )
@@ -100,8 +100,8 @@ class ChangeWriter:
             ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
         """
         number = check_producer(producer, sequence)
-        self._store.changes.check_there()  # a dropped dataset is Gone before a file is written
-        with self._store.presence(batch_id):
+        self.store.changes.check_there()  # a dropped dataset is Gone before a file is written
+        with self.store.liveness_lock(batch_id):
             staged = self._staged(parts, batch_id)
             batch = replace(staged, producer=producer, producer_sequence=number or 0, planned_at=planned_at)
             return self.submit(batch)
@@ -118,7 +118,7 @@ class ChangeWriter:
         planned_at: int | None = None,
     ) -> Ack:
         """Write one batch of checked rows in the dataset's types; see `write`."""
-        store = self._store
+        store = self.store
         batch_id, written_at = store.clock.new_id(), store.clock.now()
         parts = (
             change_rows(
@@ -156,16 +156,16 @@ class ChangeWriter:
         return batch
 
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
-        path = self._store.changes.path / relative
+        path = self.store.changes.path / relative
         try:
             path.parent.mkdir(exist_ok=True)
-            write_file(rows, path, key=self._store.spec.found_by)
+            write_file(rows, path, key=self.store.spec.found_by)
             size = path.stat().st_size
         except OSError as error:
             path.unlink(missing_ok=True)
-            self._store.changes.check_there()
+            self.store.changes.check_there()
             raise Unavailable(
-                f"Dataset {self._store.name}: {path.parent} cannot be written ({error}); nothing was changed."
+                f"Dataset {self.store.name}: {path.parent} cannot be written ({error}); nothing was changed."
             ) from error
         stats = json.dumps({"numRecords": rows.num_rows})
         return DataFile(path=relative, size_bytes=size, rows=rows.num_rows, stats=stats)
@@ -173,7 +173,7 @@ class ChangeWriter:
     def submit(self, batch: Batch) -> Ack:
         """Commit a staged batch. If it certainly failed, its files are removed."""
         try:
-            self._store.changes.verify(batch.files, expected=self._store.change_schema)
+            self.store.changes.verify(batch.files, expected=self.store.change_schema)
             ack = self._queue.submit(batch)
             if isinstance(ack, InvalidRequest):
                 raise ack
@@ -195,38 +195,31 @@ class ChangeWriter:
 
     def _discard(self, batch: Batch) -> None:
         for file in batch.files:
-            Path(self._store.changes.path / file.path).unlink(missing_ok=True)
+            Path(self.store.changes.path / file.path).unlink(missing_ok=True)
 
     def _commit(self, batches: Sequence[Batch]) -> list[Ack | InvalidRequest]:
         acks: list[Ack | InvalidRequest] = []
-        watermark = self._store.base.newest(APP_FOLD) or 0
+        watermark = self.store.base.newest(APP_FOLD) or 0
 
         def build(parent: ParentVersion) -> Commit:
             acks.clear()
-            self._check_relation(parent, watermark)
-            return self._round(parent, batches, acks)
+            # Refuse a parent older than base, whose next sequence would be invisible. If changes were pruned above
+            # the watermark, base has to be read again to decide.
+            check_watermark(self.store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
+            pruned_to = parent.transaction(APP_PRUNE) or 0
+            if pruned_to > watermark:
+                raise _PrunedMeanwhile(pruned_to)
+            return self._build_commit(parent, batches, acks)
 
         try:
-            committed = self._store.changes.commit(build)
+            committed = self.store.changes.commit(build)
         except _AllApplied:
             return acks
         except _PrunedMeanwhile as pruned:
-            check_pruned(self._store.name, pruned=pruned.sequence, watermark=self._store.base.newest(APP_FOLD) or 0)
+            check_pruned(self.store.name, pruned=pruned.sequence, watermark=self.store.base.newest(APP_FOLD) or 0)
             return self._commit(batches)
-        self._store.note_commit(self._store.changes, committed.version)
+        self.store.note_commit(self.store.changes, committed.version)
         return acks
-
-    def _check_relation(self, parent: ParentVersion, watermark: int) -> None:
-        """Reject a parent older than base, whose watermark was read before, and a base older than the pruned changes.
-
-        Raises:
-            Corruption: the next sequence would be invisible.
-            _PrunedMeanwhile: base has to be read again to decide.
-        """
-        check_watermark(self._store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
-        pruned = parent.transaction(APP_PRUNE) or 0
-        if pruned > watermark:
-            raise _PrunedMeanwhile(pruned)
 
     def _changed_since(
         self, parent: ParentVersion, batch: Batch, planned_at: int, *, before: Sequence[DataFile]
@@ -237,7 +230,7 @@ class ChangeWriter:
         """
         if (parent.transaction(APP_PRUNE) or 0) > planned_at:
             return True
-        key = list(self._store.spec.key)
+        key = list(self.store.spec.key)
         newer = [*(file for file in parent.files() if sequence_of(file) > planned_at), *before]
         if not newer:
             return False
@@ -245,12 +238,14 @@ class ChangeWriter:
         return bool(own.join(changed, key, join_type="left semi").num_rows)
 
     def _keys(self, files: Sequence[DataFile], key: list[str]) -> pa.Table:
-        wanted = pa.schema([self._store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
-        folder, verify = self._store.changes.path, self._store.settings.verify_checksums
-        tables = [read_file(folder / file.path, wanted, key, verify=verify) for file in files]
+        key_schema = pa.schema([self.store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
+        folder, verify = self.store.changes.path, self.store.settings.verify_checksums
+        tables = [read_file(folder / file.path, key_schema, key, verify=verify) for file in files]
         return pa.concat_tables(tables).combine_chunks()
 
-    def _round(self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]) -> Commit:
+    def _build_commit(
+        self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]
+    ) -> Commit:
         """Give each batch its sequence on this parent.
 
         A repeat of a producer's last sequence gets its first acknowledgement again.
@@ -261,13 +256,13 @@ class ChangeWriter:
         adds: list[DataFile] = []
         tombstones = 0
         transactions: dict[str, int] = {}
-        remembered = loaded_marks(self._store.changes) if any(batch.loaded for batch in batches) else set()
+        loaded = loaded_marks(self.store.changes) if any(batch.loaded for batch in batches) else set()
         for batch in batches:
             planned_at = batch.planned_at
             if planned_at is not None and self._changed_since(parent, batch, planned_at, before=adds):
                 acks.append(_CHANGED)
                 continue
-            if batch.loaded & (remembered | transactions.keys()):
+            if batch.loaded & (loaded | transactions.keys()):
                 acks.append(Ack(sequence=None, rows=batch.rows, applied=False))
                 continue
             app = f"{APP_PRODUCER}{batch.producer}"
@@ -300,13 +295,13 @@ class ChangeWriter:
 
     def _out_of_order(self, batch: Batch, last: int) -> InvalidRequest:
         """Return the error for a producer's sequence that is neither its last nor its next."""
-        given = batch.producer_sequence
-        why = "is older: whether it was ever written is not known" if given < last else f"leaves a gap after {last}"
+        number = batch.producer_sequence
+        why = "is older: whether it was ever written is not known" if number < last else f"leaves a gap after {last}"
         following = (
             f"Send {last + 1} next" if last < MAX_SEQUENCE else "There is no next sequence: choose another producer"
         )
         return InvalidRequest(
-            f"Dataset {self._store.name}: sequence {given} of producer {batch.producer!r} {why}. The last one that was written "
+            f"Dataset {self.store.name}: sequence {number} of producer {batch.producer!r} {why}. The last one that was written "
             f"is {last}. Nothing was written. {following}, or repeat {last} for its first acknowledgement."
         )
 

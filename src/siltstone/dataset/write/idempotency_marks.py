@@ -38,9 +38,9 @@ def forget_oldest(table: Table, *, most: int) -> int:
     oldest = _oldest(found, most=most)
     if not oldest:
         return 0
-    doomed = {app: found[app] for mark in oldest for app in (mark, mark + ACK) if app in found}
+    forgotten = {app: found[app] for mark in oldest for app in (mark, mark + ACK) if app in found}
     version = table.version()
-    commit = Commit(kind=CommitKind.FORGET, plan_version=version, forgets=doomed, depends=frozenset(doomed))
+    commit = Commit(kind=CommitKind.FORGET, plan_version=version, forgets=forgotten, depends=frozenset(forgotten))
     if table.marks(APP_PRODUCER, APP_LOADED) != found:  # one moved before the plan's version
         raise Conflict(f"{table.label}: a producer wrote while the oldest marks were chosen; none was forgotten.")
     table.commit(lambda _: commit)

@@ -12,25 +12,17 @@ from siltstone.errors import InvalidRequest
 def key_table(keys: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return keys in the dataset's types, one row for each.
 
-    Args:
-        keys: key values, or tuples or dicts of a composite key, as a list; or an Arrow table or a pandas frame.
-        schema: the columns of the dataset.
-        key: the names of its key columns.
-        dataset: its name, for errors.
+    Keys are a list of key values, or of tuples or dicts of a composite key; or an Arrow table or a pandas frame.
 
     Raises:
         InvalidRequest: a key has the wrong number of values, or a value does not fit its column.
     """
     key_schema = pa.schema([schema.field(name) for name in key])
-    return to_table(_key_rows(keys, key, dataset), key_schema, dataset=dataset, any_year=True)
-
-
-def _key_rows(keys: Any, key: Sequence[str], dataset: str) -> Any:  # noqa: ANN401
-    if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
-        if isinstance(keys, pa.Table) or hasattr(keys, "iloc"):
-            return keys
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):
+        keys = [_key_row(item, key, dataset) for item in keys]
+    elif not isinstance(keys, pa.Table) and not hasattr(keys, "iloc"):
         raise InvalidRequest(f"Dataset {dataset}: pass the keys as a list, not as {type(keys).__name__}.")
-    return [_key_row(item, key, dataset) for item in keys]
+    return to_table(keys, key_schema, dataset=dataset, any_year=True)
 
 
 def _key_row(item: Any, key: Sequence[str], dataset: str) -> dict[str, Any]:  # noqa: ANN401

@@ -1,6 +1,6 @@
 """Rows to append to a log and tombstones of a log, converted to rows of changes. Bad rows are rejected by name.
 
-Nothing here writes. A bad row rejects the batch, or, if the caller requests it, only itself.
+A bad row rejects the batch, or, if the caller requests it, only itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.write.row_conversion import BadRow, to_table
+from siltstone.dataset.write.change_writer import ChangeWriter
+from siltstone.dataset.write.row_conversion import BadRow, check_batch, to_table
 from siltstone.errors import InvalidRequest
-from siltstone.model.reports import RefusedRow
+from siltstone.model.columns import Op
+from siltstone.model.reports import Ack, AppendAck, RefusedRow
 from siltstone.model.spec import Spec
 
 MAX_REFUSED_ROWS: Final = 1000
@@ -24,6 +26,33 @@ class OnBadRow(StrEnum):
 
     REJECT_BATCH = "reject-batch"
     SKIP = "skip"
+
+
+def write_appends(
+    writer: ChangeWriter,
+    rows: Any,  # noqa: ANN401
+    *,
+    at_most: int | None,
+    producer: str | None = None,
+    sequence: int | None = None,
+) -> AppendAck:
+    """Append the good rows, if at most `at_most` are bad (0: a bad row rejects the batch, None: no limit)."""
+    store, name = writer.store, str(writer.store.name)
+
+    def make(some: Any) -> pa.Table:  # noqa: ANN401
+        return event_table(some, store.schema, store.spec, dataset=name)
+
+    table, refused = (make(rows), ()) if at_most == 0 else good_rows(rows, make, dataset=name, at_most=at_most)
+    if table is None:
+        writer.note(producer, sequence)
+        return AppendAck(sequence=None, rows=0, applied=False, refused=refused)
+    check_batch(table, store.spec.key, dataset=name)
+    return append_ack(writer.write_rows(table, Op.APPEND, producer=producer, sequence=sequence), refused)
+
+
+def append_ack(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
+    """Return the acknowledgement of an append that refused these rows."""
+    return AppendAck(sequence=ack.sequence, rows=ack.rows, applied=ack.applied, refused=refused)
 
 
 def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa.Table:  # noqa: ANN401
@@ -60,26 +89,29 @@ def good_rows(
     Raises:
         InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
     """
-    given = [rows] if isinstance(rows, Mapping) else rows
+    batch = [rows] if isinstance(rows, Mapping) else rows
     good: list[pa.Table] = []
     refused: list[RefusedRow] = []
 
-    def judge(first: int, count: int) -> None:
+    def convert(first: int, count: int) -> None:
         try:
-            good.append(make(_part(given, first, count)))
+            good.append(make(_slice(batch, first, count)))
         except InvalidRequest as error:
             if count <= 1:
-                refused.append(RefusedRow(row=first, reason=_reason(error)))
+                # Checked alone, the row's number in the message would be 0.
+                reason = error.detail if isinstance(error, BadRow) else str(error)
+                refused.append(RefusedRow(row=first, reason=reason))
                 if at_most is not None and len(refused) > at_most:
                     raise TooManyRefused(refused[0]) from error
                 return
-            judge(first, count // 2)
-            judge(first + count // 2, count - count // 2)
+            convert(first, count // 2)
+            convert(first + count // 2, count - count // 2)
 
-    if not _can_part(given) or not len(given):
-        return make(given), ()
+    can_slice = isinstance(batch, pa.Table | pa.RecordBatch | list | tuple) or hasattr(batch, "iloc")
+    if not can_slice or not len(batch):
+        return make(batch), ()
     try:
-        judge(0, len(given))
+        convert(0, len(batch))
     except TooManyRefused as many:
         raise InvalidRequest(
             f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {many.example.row}: "
@@ -97,19 +129,10 @@ class TooManyRefused(Exception):  # noqa: N818
         self.example = example
 
 
-def _can_part(rows: Any) -> bool:  # noqa: ANN401
-    return isinstance(rows, pa.Table | pa.RecordBatch | list | tuple) or hasattr(rows, "iloc")
-
-
-def _part(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
+def _slice(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows.slice(first, count)
     return rows.iloc[first : first + count] if hasattr(rows, "iloc") else rows[first : first + count]
-
-
-def _reason(error: InvalidRequest) -> str:
-    """Return the fault of a row that was checked alone, without its number in that check, which is 0."""
-    return error.detail if isinstance(error, BadRow) else str(error)
 
 
 # ---- tombstones --------------------------------------------------------------------------------------------------
@@ -118,11 +141,7 @@ def _reason(error: InvalidRequest) -> str:
 def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return the tombstones, one row each: the subject columns, null where a column is not named.
 
-    Args:
-        values: values of the one subject column, or dicts that name one or more subject columns.
-        schema: the dataset's columns.
-        subject: its subject columns.
-        dataset: its name, for messages.
+    The values are those of the one subject column, or dicts that name one or more subject columns.
 
     Raises:
         InvalidRequest: there is no subject column, or a value does not fit.
@@ -131,8 +150,12 @@ def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, d
         raise InvalidRequest(
             f"Dataset {dataset} is a log without subject columns; there is nothing to hide its rows by. Name them at create."
         )
-    wanted = pa.schema([schema.field(name).with_nullable(True) for name in subject])  # noqa: FBT003
-    table = to_table(_named(values, subject, dataset), wanted, dataset=dataset, any_year=True)
+    subject_schema = pa.schema([schema.field(name).with_nullable(True) for name in subject])  # noqa: FBT003
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        values = [_subject_row(value, subject, dataset) for value in values]
+    elif not isinstance(values, pa.Table) and not hasattr(values, "iloc"):
+        raise InvalidRequest(f"Dataset {dataset}: pass the values as a list, not as {type(values).__name__}.")
+    table = to_table(values, subject_schema, dataset=dataset, any_year=True)
     named = pa.chunked_array([pa.repeat(False, table.num_rows)])  # noqa: FBT003
     for name in subject:
         named = pc.or_(named, table.column(name).is_valid())
@@ -142,15 +165,7 @@ def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, d
     return table
 
 
-def _named(values: Any, subject: Sequence[str], dataset: str) -> Any:  # noqa: ANN401
-    if isinstance(values, pa.Table) or hasattr(values, "iloc"):
-        return values
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise InvalidRequest(f"Dataset {dataset}: pass the values as a list, not as {type(values).__name__}.")
-    return [_named_row(value, subject, dataset) for value in values]
-
-
-def _named_row(value: Any, subject: Sequence[str], dataset: str) -> dict[str, Any]:  # noqa: ANN401
+def _subject_row(value: Any, subject: Sequence[str], dataset: str) -> dict[str, Any]:  # noqa: ANN401
     if isinstance(value, Mapping):
         if None in value.values() or not value:
             raise InvalidRequest(f"Dataset {dataset}: {dict(value)!r} names no value; nothing is hidden by null.")

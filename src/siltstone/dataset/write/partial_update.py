@@ -2,7 +2,7 @@
 
 A change row is a whole row, so an update reads the current rows, merges, and writes them back:
 
-1. take a snapshot and look the keys up;
+1. take a snapshot and look the keys up. If a column was added since the columns were read, start again;
 2. merge the given columns into the rows that were found;
 3. write the rows as one batch that is planned at the snapshot's sequence. The commit refuses it if one of its keys was
    changed above that sequence, by another process or by a batch of the same commit;
@@ -12,8 +12,8 @@ So two updates of different columns of one row never lose each other's values, w
 the same as a crash of an upsert: the whole batch, or nothing of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -21,13 +21,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from siltstone.dataset.read.point_lookup import check_key_count, current_rows
 from siltstone.dataset.store import Store
+from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter
 from siltstone.dataset.write.row_conversion import check_keys, to_table
 from siltstone.delta.commit_lock import CommitLock
-from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.model.arrays import Numbers
+from siltstone.model.columns import Op
+from siltstone.model.reports import Ack
 
+PAUSE_SECONDS: Final = 0.05
+"""Longest pause in seconds before an update restarts, because another writer changed its rows."""
 _AT: Final = "_at"
 _ROW: Final = "_row"
 
@@ -40,7 +46,7 @@ class Missing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class UpdateRows:
     """The rows of an update."""
 
     table: pa.Table
@@ -53,22 +59,56 @@ class Given:
     """For each row, the index of its key in `keys`."""
 
 
-def given_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> Given:  # noqa: ANN401
-    """Check the rows of an update, and return them.
+def update_rows(
+    current: Callable[[], ChangeWriter],
+    rows: Any,  # noqa: ANN401
+    *,
+    missing: str,
+    producer: str | None,
+    sequence: int | None,
+) -> Ack:
+    """Update rows; see the header. `current` returns the writer for the dataset's current columns.
 
     Raises:
-        InvalidRequest: a row has no key, names an unknown column or nothing to change, or a value does not fit.
+        InvalidRequest: the rows or an option do not fit. Nothing is written.
+        NotFound: a key has no row. Nothing is written.
+        Conflict: other writers changed the rows until the time limit. Nothing is written.
     """
+    if missing not in tuple(Missing):
+        raise InvalidRequest(f"missing is one of {', '.join(Missing)}, not {missing!r}.")
+    writer = current()
+    clock = writer.store.clock
+    deadline = clock.monotonic_seconds() + writer.store.settings.commit_timeout_seconds
+    while True:
+        store, key, name = writer.store, writer.store.spec.key, str(writer.store.name)
+        update = _checked_rows(rows, store.schema, key, dataset=name)
+        check_key_count(store, update.keys.num_rows)
+        with suppress(ChangedMeanwhile), _update_lock(store):
+            planned_at, found = current_rows(store, lambda: current().store, update.keys, columns=store.schema.names)
+            if current().store is not store:  # a column was added since: rows without it would erase its values
+                raise ChangedMeanwhile
+            if missing == Missing.ERROR:
+                _check_all_exist(update, found, key, dataset=name)
+            table = to_table(_merged(update, found, store.schema, key), store.schema, dataset=name)
+            return writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
+        if clock.monotonic_seconds() > deadline:
+            raise Conflict(f"Dataset {name}: other writers keep changing these rows. Nothing was written. Try again.")
+        clock.sleep(PAUSE_SECONDS * clock.jitter())
+        writer = current()
+
+
+def _checked_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> UpdateRows:  # noqa: ANN401
+    """Check the rows of an update, and return them."""
     if isinstance(rows, Mapping):
         rows = [rows]
     is_dicts = isinstance(rows, Sequence) and not isinstance(rows, str | bytes)
     names = _names(rows, is_dicts=is_dicts)
     if names is not None and not set(names) - set(key):
         raise InvalidRequest(f"Dataset {dataset}: the rows name no column to change besides the key.")
-    wanted = [field.with_nullable(True) for field in schema if names is None or field.name in names]  # noqa: FBT003
-    if names is not None and len(wanted) < len(names):
+    fields = [field.with_nullable(True) for field in schema if names is None or field.name in names]  # noqa: FBT003
+    if names is not None and len(fields) < len(names):
         to_table(rows, schema, dataset=dataset)  # names the unknown column
-    table = to_table(rows, pa.schema(wanted), dataset=dataset)
+    table = to_table(rows, pa.schema(fields), dataset=dataset)
     if not table.num_rows:
         raise InvalidRequest(f"Dataset {dataset}: the batch is empty; nothing was written.")
     absent = [name for name in key if name not in set(table.column_names)]
@@ -80,7 +120,7 @@ def given_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str
         for name in table.column_names
     }
     keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).select(list(key))
-    return Given(table=table, named=named, keys=keys, key_of=_places(table, keys, key))
+    return UpdateRows(table=table, named=named, keys=keys, key_of=_places(table, keys, key))
 
 
 def _names(rows: Any, *, is_dicts: bool) -> set[str] | None:  # noqa: ANN401
@@ -93,64 +133,43 @@ def _names(rows: Any, *, is_dicts: bool) -> set[str] | None:  # noqa: ANN401
     return {str(name) for name in columns} if columns is not None else None
 
 
-def merged(given: Given, current: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+def _merged(update: UpdateRows, current: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """Return whole rows, one for each key: the last given value of each column, else the current one, else null."""
-    at = _places(given.keys, current, key)
+    at = _places(update.keys, current, key)
     columns = []
     for field in schema:
         if field.name in key:
-            columns.append(given.keys.column(field.name))
+            columns.append(update.keys.column(field.name))
             continue
-        new = given.table.column(field.name) if field.name in given.named else None
-        columns.append(_merged(new, _last(given, field.name), current.column(field.name), at))
+        columns.append(_merged_column(update, field.name, current.column(field.name), at))
     return pa.table(dict(zip(schema.names, columns, strict=True)))
 
 
-def _last(given: Given, name: str) -> Numbers:
-    """Return for each key the last row that names the column; -1 without one."""
-    last = np.full(given.keys.num_rows, -1, np.int64)
-    if name in given.named:
-        rows = np.flatnonzero(given.named[name])
-        np.maximum.at(last, given.key_of[rows], rows)
-    return last
-
-
-def _merged(new: pa.ChunkedArray | None, last: Numbers, old: pa.ChunkedArray, at: Numbers) -> pa.ChunkedArray:
-    """Choose for each key from the given values, the current ones, and null."""
-    given = [] if new is None else new.chunks
-    count = 0 if new is None else len(new)
-    rows = pa.chunked_array([*given, *old.chunks, pa.nulls(1, old.type)], old.type)
-    nothing = count + len(old)
-    places = np.where(last >= 0, last, np.where(at >= 0, count + at, nothing))
+def _merged_column(update: UpdateRows, name: str, old: pa.ChunkedArray, at: Numbers) -> pa.ChunkedArray:
+    """Choose for each key the value of the last row that names the column, else the current one, else null."""
+    new = pa.chunked_array([], old.type)
+    last = np.full(update.keys.num_rows, -1, np.int64)
+    if name in update.named:
+        new = update.table.column(name)
+        numbers = np.flatnonzero(update.named[name])
+        np.maximum.at(last, update.key_of[numbers], numbers)
+    rows = pa.chunked_array([*new.chunks, *old.chunks, pa.nulls(1, old.type)], old.type)
+    nothing = len(new) + len(old)
+    places = np.where(last >= 0, last, np.where(at >= 0, len(new) + at, nothing))
     return rows.take(pa.array(places, pa.int64()))
 
 
-def check_missing(given: Given, current: pa.Table, key: Sequence[str], *, missing: Missing, dataset: str) -> None:
-    """Reject keys without a row, unless they are to be inserted.
-
-    Raises:
-        NotFound: a key has no row; the message names the first.
-    """
-    if missing is Missing.INSERT or current.num_rows == given.keys.num_rows:
+def _check_all_exist(update: UpdateRows, current: pa.Table, key: Sequence[str], *, dataset: str) -> None:
+    """Reject keys without a row; the message names the first."""
+    if current.num_rows == update.keys.num_rows:
         return
-    absent = np.flatnonzero(_places(given.keys, current, key) < 0)
-    first = given.keys.slice(int(absent[0]), 1).to_pylist()[0]
+    absent = np.flatnonzero(_places(update.keys, current, key) < 0)
+    first = update.keys.slice(int(absent[0]), 1).to_pylist()[0]
     raise NotFound(
-        f"Dataset {dataset}: {len(absent)} of {given.keys.num_rows} keys have no row, the first is "
+        f"Dataset {dataset}: {len(absent)} of {update.keys.num_rows} keys have no row, the first is "
         f"{', '.join(f'{name} = {value!r}' for name, value in first.items())}. Nothing was written. "
         "To insert such rows pass missing='insert' (--missing insert)."
     )
-
-
-def missing_of(text: str) -> Missing:
-    """Parse the option for missing keys.
-
-    Raises:
-        InvalidRequest: it is not a valid option.
-    """
-    if text not in tuple(Missing):
-        raise InvalidRequest(f"missing is one of {', '.join(Missing)}, not {text!r}.")
-    return Missing(text)
 
 
 def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
@@ -165,13 +184,10 @@ def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
 
 
 @contextmanager
-def update_lock(store: Store) -> Iterator[None]:
+def _update_lock(store: Store) -> Iterator[None]:
     """Serialize updates of a dataset, for speed only: the commit decides correctness.
 
     It is the commit lock of base. Writers of `changes` do not acquire it, and a fold waits for it at most one second.
-
-    Raises:
-        Unavailable: the folder of base cannot be written.
     """
     try:
         turn = CommitLock(store.base.path, clock=store.clock)

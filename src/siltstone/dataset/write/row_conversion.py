@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.schema_compat import fits
+from siltstone.dataset.schema_compat import fits, refuse_unknown
 from siltstone.errors import InvalidRequest, one_line
 from siltstone.model.columns import Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
@@ -33,7 +33,7 @@ class BadRow(InvalidRequest):
         self.detail = one_line(detail)
 
 
-def _misfitting(dataset: str, detail: str) -> BadRow:
+def _bad_rows_error(dataset: str, detail: str) -> BadRow:
     """Return the error for rows that cannot be named one by one."""
     return BadRow(f"Dataset {dataset}: {detail}", detail=detail)
 
@@ -48,20 +48,15 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = Fal
         InvalidRequest: unknown or missing columns, or a value that does not fit.
     """
     try:
-        given = _as_arrow(rows, schema, dataset)
-        given.validate(full=True)  # text that is not UTF-8 could be written and never be read
+        source = _as_arrow(rows, schema, dataset)
+        source.validate(full=True)  # text that is not UTF-8 could be written and never be read
     except MISFITS as error:
-        raise _misfitting(dataset, f"the rows cannot be read as columns of one type: {error}") from error
-    if len(set(given.column_names)) != len(given.column_names):
-        raise _misfitting(dataset, f"a column is given twice ({', '.join(given.column_names)}).")
-    known = set(schema.names)
-    unknown = [name for name in given.column_names if name not in known]
-    if unknown:
-        raise InvalidRequest(
-            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
-        )
-    have = dict(zip(given.column_names, given.columns, strict=True))
-    columns = [_column(have.get(field.name), field, dataset, rows=given.num_rows) for field in schema]
+        raise _bad_rows_error(dataset, f"the rows cannot be read as columns of one type: {error}") from error
+    if len(set(source.column_names)) != len(source.column_names):
+        raise _bad_rows_error(dataset, f"a column is given twice ({', '.join(source.column_names)}).")
+    refuse_unknown(source.column_names, schema, dataset=dataset)
+    have = dict(zip(source.column_names, source.columns, strict=True))
+    columns = [_convert_column(have.get(field.name), field, dataset, rows=source.num_rows) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
     for field, column in zip(schema, table.columns, strict=True):
         if not field.nullable and column.null_count:
@@ -92,7 +87,7 @@ def _as_arrow(rows: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # noqa: 
         return _from_pandas(rows, schema, dataset)
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    raise _misfitting(
+    raise _bad_rows_error(
         dataset, f"rows must be a list of dicts, an Arrow table, a pandas or a Spark frame, not {type(rows).__name__}."
     )
 
@@ -104,17 +99,16 @@ def _from_pandas(frame: Any, schema: pa.Schema, dataset: str) -> pa.Table:  # no
     column the keys of all of them, and cuts times to dates.
     """
     objects = {name for name, kind in zip(frame.columns, frame.dtypes, strict=True) if str(kind) == "object"}
-    own = [f for f in schema if f.name in objects and (pa.types.is_nested(f.type) or pa.types.is_date(f.type))]
-    if not own or not frame.columns.is_unique:
+    by_value = [f for f in schema if f.name in objects and (pa.types.is_nested(f.type) or pa.types.is_date(f.type))]
+    if not by_value or not frame.columns.is_unique:
         return pa.Table.from_pandas(frame, preserve_index=False)
-    rest = pa.Table.from_pandas(frame.drop(columns=[f.name for f in own]), preserve_index=False)
-    read = {f.name: _array([_not_nan(value) for value in frame[f.name]], f, dataset) for f in own}
+    rest = pa.Table.from_pandas(frame.drop(columns=[f.name for f in by_value]), preserve_index=False)
+    read = {
+        # pandas writes NaN for null
+        f.name: _array([None if isinstance(v, float) and math.isnan(v) else v for v in frame[f.name]], f, dataset)
+        for f in by_value
+    }
     return pa.table(dict(zip(rest.column_names, rest.columns, strict=True)) | read)
-
-
-def _not_nan(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of an object column; None for NaN, which pandas writes for null."""
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Table:
@@ -124,12 +118,7 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema, dataset: str) -> pa.Tabl
             what = f"is of type {type(row).__name__}, not a dict (an object, in JSON)."
             raise BadRow(f"Dataset {dataset}: row {number} {what}", detail=f"it {what}")
         names |= dict.fromkeys(row)
-    known = set(schema.names)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise InvalidRequest(
-            f"Dataset {dataset} has no column {', '.join(map(repr, unknown))}. It has {', '.join(schema.names)}."
-        )
+    refuse_unknown(names, schema, dataset=dataset)
     arrays = {name: _array([row.get(name) for row in rows], schema.field(name), dataset) for name in names}
     return pa.table(arrays) if arrays else pa.table({schema.names[0]: pa.nulls(len(rows), schema.field(0).type)})
 
@@ -140,57 +129,59 @@ def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
     try:
         return pa.array([read(value) for value in values], field.type)
     except MISFITS as error:
-        raise _misfit(values, field, dataset, error) from error
+        raise _value_error(values, field, dataset, error) from error
 
 
-def _misfit(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
+def _value_error(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
     read = reader(field.type)
     for row, value in enumerate(values):
         try:
             pa.array([read(value)], field.type)
         except MISFITS:
-            return _refused(row, shown(value), field, dataset)
-    return _misfitting(dataset, f"column {field.name!r} does not fit {type_name(field.type)}: {error}")
+            return _bad_value_error(row, shown(value), field, dataset)
+    return _bad_rows_error(dataset, f"column {field.name!r} does not fit {type_name(field.type)}: {error}")
 
 
-def _refused(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
+def _bad_value_error(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
     """Return the error for one value, with the rule that it breaks."""
     what = f"column {field.name!r}: {value} is not {a_type(field.type)}. Accepted: {accepted(field.type)}."
     return BadRow(f"Dataset {dataset}: row {row}, {what}", detail=what)
 
 
-def _column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
+def _convert_column(column: pa.ChunkedArray | None, field: pa.Field, dataset: str, *, rows: int) -> pa.ChunkedArray:
     """Return a column in the dataset's type. A value that would lose data is rejected."""
     if column is None:
         return pa.chunked_array([pa.nulls(rows, field.type)])
     if column.type == field.type:
         return column
     if pa.types.is_nested(column.type) and pa.types.is_nested(field.type) and not fits(column.type, field.type):
-        return _rebuilt(column, field, dataset)
+        return _convert_nested(column, field, dataset)
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
-            raise _misfitting(
+            raise _bad_rows_error(
                 dataset,
                 f"column {field.name!r} is {a_type(field.type)}; the given times "
                 f"{'have no' if column.type.tz is None else 'have a'} time zone.",
             )
     elif _loses_meaning(column.type, field.type):
-        raise _misfitting(dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}.")
+        raise _bad_rows_error(
+            dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
+        )
     try:
-        return _cast(_divided(column), field.type)
+        return _cast(_in_castable_chunks(column), field.type)
     except MISFITS as error:
         if not len(column):
-            raise _misfitting(
+            raise _bad_rows_error(
                 dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
             ) from error
         row = _first_row(column, lambda part: not _can_cast(part, field.type))
-        raise _refused(row, _shown(column[row]), field, dataset) from error
+        raise _bad_value_error(row, _shown(column[row]), field, dataset) from error
 
 
-def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
+def _convert_nested(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
     """Return a nested column, read value by value in the dataset's type."""
     if _has_struct_for_map(column.type, field.type):
-        raise _misfitting(
+        raise _bad_rows_error(
             dataset,
             f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
             "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs.",
@@ -198,25 +189,25 @@ def _rebuilt(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.Chunk
     try:
         values = column.to_pylist()
     except MISFITS as error:  # a repeated field, or a time that Python cannot hold
-        raise _misfitting(dataset, f"column {field.name!r} cannot be read: {error}.") from error
+        raise _bad_rows_error(dataset, f"column {field.name!r} cannot be read: {error}.") from error
     return pa.chunked_array([_array(values, field, dataset)])
 
 
-def _has_struct_for_map(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _has_struct_for_map(source: pa.DataType, target: pa.DataType) -> bool:
     """True if a type has a struct where the other has a map, at any depth."""
-    if pa.types.is_map(wanted):
-        return bool(pa.types.is_struct(given)) or (
-            pa.types.is_map(given)
+    if pa.types.is_map(target):
+        return bool(pa.types.is_struct(source)) or (
+            pa.types.is_map(source)
             and (
-                _has_struct_for_map(given.key_type, wanted.key_type)
-                or _has_struct_for_map(given.item_type, wanted.item_type)
+                _has_struct_for_map(source.key_type, target.key_type)
+                or _has_struct_for_map(source.item_type, target.item_type)
             )
         )
-    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
-        kinds = {field.name: field.type for field in wanted.fields}
-        return any(_has_struct_for_map(f.type, kinds[f.name]) for f in given.fields if f.name in kinds)
-    if pa.types.is_list(wanted) and pa.types.is_nested(given) and given.num_fields == 1:
-        return _has_struct_for_map(given.field(0).type, wanted.value_type)
+    if pa.types.is_struct(target) and pa.types.is_struct(source):
+        kinds = {field.name: field.type for field in target.fields}
+        return any(_has_struct_for_map(f.type, kinds[f.name]) for f in source.fields if f.name in kinds)
+    if pa.types.is_list(target) and pa.types.is_nested(source) and source.num_fields == 1:
+        return _has_struct_for_map(source.field(0).type, target.value_type)
     return False
 
 
@@ -250,12 +241,12 @@ def has_repeated_keys(column: pa.Array | pa.ChunkedArray) -> bool:
     inner = inner_arrays(column)
     if pa.types.is_map(column.type):
         rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
-        if _has_repeated(rows, inner[0]):
+        if _has_key_twice(rows, inner[0]):
             return True
     return any(has_repeated_keys(part) for part in inner)
 
 
-def _has_repeated(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:
+def _has_key_twice(rows: "np.ndarray[Any, Any]", keys: pa.Array) -> bool:
     if pa.types.is_nested(keys.type):  # Arrow groups by plain values alone
         pairs = list(zip(rows.tolist(), map(repr, keys.to_pylist()), strict=True))
         return len(set(pairs)) < len(pairs)
@@ -274,7 +265,7 @@ def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool
     return first
 
 
-def _divided(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _in_castable_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the column in chunks that fit a cast to 32-bit offsets."""
     if column.nbytes <= MAX_CAST_BYTES:
         return column
@@ -283,25 +274,36 @@ def _divided(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], column.type)
 
 
-def _loses_meaning(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether Arrow would turn values of one kind into another kind.
 
     Text is not a number, a number not a time, a time not a date, and a float not an exact decimal.
     """
-    if pa.types.is_null(given):
+    if pa.types.is_null(source):
         return False
-    if pa.types.is_dictionary(given):
-        return _loses_meaning(given.value_type, wanted)
-    if isinstance(given, pa.BaseExtensionType) and pa.types.is_integer(given.storage_type):
+    if pa.types.is_dictionary(source):
+        return _loses_meaning(source.value_type, target)
+    if isinstance(source, pa.BaseExtensionType) and pa.types.is_integer(source.storage_type):
         return True  # a period of pandas, for example, which is not a number
     kinds = (_is_text, pa.types.is_boolean, pa.types.is_temporal, pa.types.is_date, pa.types.is_nested)
-    return any(is_kind(given) != is_kind(wanted) for is_kind in kinds) or (
-        pa.types.is_floating(given) and pa.types.is_decimal(wanted)
+    return any(is_kind(source) != is_kind(target) for is_kind in kinds) or (
+        pa.types.is_floating(source) and pa.types.is_decimal(target)
     )
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def check_batch(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
+    """Reject a batch without rows, or with null or oversized keys.
+
+    Raises:
+        InvalidRequest: it is such a batch.
+    """
+    if not table.num_rows:
+        raise InvalidRequest(f"Dataset {dataset}: the batch is empty; nothing was written.")
+    check_keys(table, key, dataset=dataset)
 
 
 def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
@@ -319,7 +321,7 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
         if pa.types.is_string(column.type):
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > MAX_KEY_BYTES:
-                raise _misfitting(
+                raise _bad_rows_error(
                     dataset, f"a value of key column {name!r} takes {longest} bytes; {MAX_KEY_BYTES} at most."
                 )
 

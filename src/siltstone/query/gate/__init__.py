@@ -9,7 +9,8 @@
     rewritten text -- tokenizer --> tokens -- parser --> tree
 
 * `admit` runs these steps and caches their result. `tokenizer` and `parser` follow Spark's rules.
-* `syntax` and `allowlist` have the allowed nodes, arguments, functions and types; `sql_writer` writes the tree.
+* `allowlist` has the allowed functions, types, nodes and arguments, as data. `syntax` checks a tree against it.
+* `sql_writer` writes the tree.
 * `round_trip` rejects a rewrite that lost a token, `tree_comparison` one with another tree.
 * `parameters` checks the values of placeholders, `checked_query` is the result.
 * `column_check` finds misspelt columns, `cross_join_guard` rejects joins that Spark cannot interrupt.

@@ -9,10 +9,11 @@ Spark gets the rewritten text, never the user's characters, so the checked query
 datasets and common table expressions have unguessable names. So no name in it means anything else to the engine.
 """
 
+import itertools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,7 @@ from siltstone.query.gate.parameters import check_parameters, literal
 from siltstone.query.gate.parser import parse_plain, parse_typed
 from siltstone.query.gate.round_trip import check_round_trip
 from siltstone.query.gate.sql_writer import SqlWriter, quoted
-from siltstone.query.gate.syntax import check_syntax, located, place_of
+from siltstone.query.gate.syntax import check_syntax, position_of, position_suffix
 from siltstone.query.gate.tokenizer import TextPosition, tokenize
 from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
@@ -36,20 +37,21 @@ MAX_QUERY_TOKENS: Final = 25_000
 """Most words, names, values and signs of a query. Parsing takes about 0.1 ms for each."""
 CACHED_CHARS: Final = 2_000_000
 """Bound on the admission cache, in characters of its query texts. Their trees take some hundred times as many bytes."""
-_BEGINS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_FIRST_TOKENS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 """Errors of the parser for a text that it cannot parse: its own error classes, and its internal errors on odd texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """A parsed and checked text, independent of its parameters."""
+class _Admission:
+    """A parsed and checked text, independent of the values of its parameters."""
 
     normalised: str
     tree: exp.Query
     checked: exp.Query
     references: tuple[Source, ...]
-    places: Mapping[str, TextPosition]
+    placeholders: Mapping[str, TextPosition]
     functions: frozenset[str]
     volatile: frozenset[str]
 
@@ -74,17 +76,16 @@ def admit(
     """
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
-    read = _admissions.read(text, catalog, schema)
-    given = check_parameters(read.places, parameters or {})
+    admission = _admissions.get(text, catalog, schema)
     return CheckedQuery(
         text=text,
-        normalised=read.normalised,
-        tree=read.tree,
-        checked=read.checked,
-        references=read.references,
-        parameters=given,
-        functions=read.functions,
-        volatile=read.volatile,
+        normalised=admission.normalised,
+        tree=admission.tree,
+        checked=admission.checked,
+        references=admission.references,
+        parameters=check_parameters(admission.placeholders, parameters or {}),
+        functions=admission.functions,
+        volatile=admission.volatile,
         catalog=catalog,
         schema=schema,
     )
@@ -107,14 +108,14 @@ def spark_text(admitted: CheckedQuery, views: Mapping[Source, str], *, common: C
         cte = common_table(table)
         if cte is not None:
             return quoted(of_common_table(cte))
-        return quoted(views[_source(table, admitted.catalog, admitted.schema)])
+        return quoted(views[source_of(admitted, table)])
 
     writer = SqlWriter(
         table=of_table,
         common_table=of_common_table,
         parameter=lambda name: literal(admitted.parameters[name]),
         comma=" CROSS JOIN",
-        datasets=_prefixes(admitted.references),
+        datasets=frozenset(map(_path, admitted.references)),
     )
     return writer.write(admitted.checked)
 
@@ -124,43 +125,39 @@ def source_of(admitted: CheckedQuery, table: exp.Table) -> Source:
     return _source(table, admitted.catalog, admitted.schema)
 
 
-def _read(text: str, catalog: str | None, schema: str | None) -> _Read:
-    try:
-        return _reading(text, catalog, schema)
-    except RecursionError:
-        raise InvalidRequest("The query is nested too deeply. Split it, with WITH or in several queries.") from None
-
-
 class _AdmissionCache:
     """LRU cache of parsed and checked query texts, by text and default catalog and schema. Thread-safe."""
 
     def __init__(self) -> None:
-        self._reads: OrderedDict[tuple[str, str | None, str | None], _Read] = OrderedDict()
+        self._admissions: OrderedDict[tuple[str, str | None, str | None], _Admission] = OrderedDict()
         self._chars = 0
         self._mutex = threading.Lock()
 
-    def read(self, text: str, catalog: str | None, schema: str | None) -> _Read:
+    def get(self, text: str, catalog: str | None, schema: str | None) -> _Admission:
         """Return a parsed and checked text; parse and check it if it is not in the cache."""
         key = (text, catalog, schema)
         with self._mutex:
-            cached = self._reads.get(key)
+            cached = self._admissions.get(key)
             if cached is not None:
-                self._reads.move_to_end(key)
+                self._admissions.move_to_end(key)
                 return cached
-        read = _read(text, catalog, schema)
+        try:
+            admission = _parse_and_check(text, catalog, schema)
+        except RecursionError:
+            raise InvalidRequest("The query is nested too deeply. Split it, with WITH or in several queries.") from None
         with self._mutex:
-            self._chars += len(text) if key not in self._reads else 0
-            self._reads[key] = read
+            self._chars += len(text) if key not in self._admissions else 0
+            self._admissions[key] = admission
             while self._chars > CACHED_CHARS:
-                (evicted, _, _), _ = self._reads.popitem(last=False)
+                (evicted, _, _), _ = self._admissions.popitem(last=False)
                 self._chars -= len(evicted)
-        return read
+        return admission
 
 
 _admissions: Final = _AdmissionCache()
 
 
-def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
+def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> _Admission:
     tokens, checked = _one_select(text)
 
     def path_of(table: exp.Table) -> tuple[str, ...]:
@@ -174,19 +171,23 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
     tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
     tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
     named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
+    datasets = frozenset(map(_path, named))
     syntax = check_syntax(checked)
-    writer = SqlWriter(table=of_table, common_table=_common_name, datasets=_prefixes(named))
-    normalised = writer.write(checked)
+    normalised = SqlWriter(table=of_table, common_table=_common_name, datasets=datasets).write(checked)
     written = tokenize(normalised)
-    check_round_trip(tokens, written, _names(named))
-    again = _query_of(parse_plain, written, normalised)
-    check_same(checked, again, table=path_of, datasets=_prefixes(named))
-    return _Read(
+    check_round_trip(tokens, written, frozenset(itertools.chain.from_iterable(datasets)))
+    plain = _query_of(parse_plain, written, normalised)
+    check_same(checked, plain, table=path_of, datasets=datasets)
+    try:
+        typed = _query_of(parse_typed, written, normalised)
+    except InvalidRequest:
+        typed = plain
+    return _Admission(
         normalised=normalised,
-        tree=_known(written, normalised, again),
+        tree=typed if decides_alike(typed, plain) else plain,  # sqlglot's meaning of a function may differ from Spark's
         checked=checked,
         references=tuple(dict.fromkeys(named)),
-        places=syntax.parameters,
+        placeholders=syntax.parameters,
         functions=frozenset(syntax.functions),
         volatile=frozenset(syntax.volatile),
     )
@@ -195,10 +196,10 @@ def _reading(text: str, catalog: str | None, schema: str | None) -> _Read:
 def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     if len(text) > MAX_QUERY_CHARS:
         raise InvalidRequest(f"A query has at most {MAX_QUERY_CHARS:,} characters, this one has {len(text):,}.")
-    half = _HALF.search(text)
-    if half is not None:
+    surrogate = _SURROGATE.search(text)
+    if surrogate is not None:
         raise InvalidRequest(
-            f"Character {half.start() + 1:,} of the query is half a character, which no text can hold."
+            f"Character {surrogate.start() + 1:,} of the query is half a character, which no text can hold."
         )
     tokens = tokenize(text)
     if not tokens:
@@ -208,45 +209,28 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
             f"A query has at most {MAX_QUERY_TOKENS:,} words, names, values and signs, this one has {len(tokens):,}. Split it, "
             "or bind long lists as parameters."
         )
-    if tokens[0].token_type not in _BEGINS:
+    if tokens[0].token_type not in _FIRST_TOKENS:
         raise InvalidRequest(f"A query must be exactly one SELECT; this text begins with {tokens[0].text[:40]!r}.")
     return tokens, _query_of(parse_plain, tokens, text)
-
-
-def _known(tokens: list[Token], text: str, plain: exp.Query) -> exp.Query:
-    """Return the typed tree, or the plain tree if the parser's meaning of a function differs from Spark's."""
-    try:
-        known = _query_of(parse_typed, tokens, text)
-    except InvalidRequest:
-        return plain
-    return known if decides_alike(known, plain) else plain
 
 
 def _query_of(parse: Callable[[list[Token], str], exp.Expr | None], tokens: list[Token], text: str) -> exp.Query:
     try:
         tree = parse(list(tokens), text)
     except PARSER_ERRORS as error:
-        raise InvalidRequest(f"The query cannot be read{_place(error)}.") from error
+        raise InvalidRequest(f"The query cannot be read{_error_position(error)}.") from error
     if not isinstance(tree, exp.Query):
         raise InvalidRequest("A query must be exactly one SELECT.")
     return tree
 
 
-_HALF: Final = re.compile("[\ud800-\udfff]")
-
-
-def _names(sources: list[Source]) -> frozenset[str]:
-    """Return the names of catalogs, schemas and tables: the only words that may occur less often in the rewrite."""
-    return frozenset(name for source in sources for name in (source.name.catalog, source.name.schema, source.table))
-
-
-def _place(error: Exception) -> str:
+def _error_position(error: Exception) -> str:
     """Return the position where the parser stopped. Its messages are about its own classes, so they are not used."""
     if not isinstance(error, ParseError) or not error.errors:
         return ": it has words in an order that no SELECT has"
-    where = error.errors[0]
-    at = f" at line {where['line']}, column {where['col']}"
-    return f"{at}, near {where['highlight'][:40]!r}" if where["highlight"] else at
+    first = error.errors[0]
+    at = f" at line {first['line']}, column {first['col']}"
+    return f"{at}, near {first['highlight'][:40]!r}" if first["highlight"] else at
 
 
 def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source:
@@ -259,17 +243,13 @@ def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source
     shown = ".".join(names)
     if len(names) != PARTS:
         raise InvalidRequest(
-            f"{shown}{located(table)} is neither a dataset nor a common table expression that is visible there. A "
+            f"{shown}{position_suffix(table)} is neither a dataset nor a common table expression that is visible there. A "
             "dataset has three parts, catalog.schema.table, or two or one with a default catalog and schema."
         )
     try:
         return Source.parse(*names)
     except InvalidRequest as error:
-        raise InvalidRequest(f"{shown}{located(table)} is not a dataset. {error}") from error
-
-
-def _prefixes(sources: "tuple[Source, ...] | list[Source]") -> frozenset[tuple[str, str, str]]:
-    return frozenset(map(_path, sources))
+        raise InvalidRequest(f"{shown}{position_suffix(table)} is not a dataset. {error}") from error
 
 
 def _path(source: Source) -> tuple[str, str, str]:
@@ -280,7 +260,9 @@ def _common_name(cte: exp.CTE) -> str:
     """Return the name of a common table expression, if all engines compare that name in the same way."""
     name = cte.alias
     if not name.isascii():
-        raise InvalidRequest(f"The name {name!r}{located(cte)} of a common table expression has letters beyond ASCII.")
+        raise InvalidRequest(
+            f"The name {name!r}{position_suffix(cte)} of a common table expression has letters beyond ASCII."
+        )
     return name
 
 
@@ -292,46 +274,44 @@ def common_table(table: exp.Table) -> exp.CTE | None:
     """
     if len(table.parts) != 1 or not table.name.isascii():
         return None
-    wanted = table.name.lower()
+    name = table.name.lower()
     node: exp.Expr = table
     while node.parent is not None:
         parent = node.parent
         if isinstance(parent, exp.With):
-            at = _positions(parent).get(wanted)
+            at = _positions(parent).get(name)
             if at is not None and at < (node.index or 0) + bool(parent.recursive):
                 return _nth(parent, at)
-        elif (own := parent.args.get("with_")) is not None and own is not node:
-            at = _positions(own).get(wanted)
+        elif (with_ := parent.args.get("with_")) is not None and with_ is not node:
+            at = _positions(with_).get(name)
             if at is not None:
-                return _nth(own, at)
+                return _nth(with_, at)
         node = parent
     return None
 
 
 def _nth(with_: exp.With, at: int) -> exp.CTE:
-    found: exp.CTE = with_.expressions[at]
-    return found
+    cte: exp.CTE = with_.expressions[at]
+    return cte
 
 
 _POSITIONS: Final = "siltstone_positions"
 
 
 def _positions(with_: exp.With) -> dict[str, int]:
-    """Return the position of each common table expression of a WITH, by its name in lower case. The result is cached.
-
-    Raises:
-        InvalidRequest: two have the same name, or engines compare a name in different ways.
-    """
-    known: dict[str, int] | None = with_.meta.get(_POSITIONS)
-    if known is None:
-        known = {}
+    """Return the position of each common table expression of a WITH, by its name in lower case. The result is cached."""
+    positions: dict[str, int] | None = with_.meta.get(_POSITIONS)
+    if positions is None:
+        positions = {}
         for number, cte in enumerate(with_.expressions):
             name = _common_name(cte).lower()
-            if name in known:
-                raise InvalidRequest(f"WITH has two expressions named {cte.alias}; the second is at {place_of(cte)}.")
-            known[name] = number
-        with_.meta[_POSITIONS] = known
-    return known
+            if name in positions:
+                raise InvalidRequest(
+                    f"WITH has two expressions named {cte.alias}; the second is at {position_of(cte)}."
+                )
+            positions[name] = number
+        with_.meta[_POSITIONS] = positions
+    return positions
 
 
 def expanded_tables(query: exp.Query) -> int:
@@ -339,23 +319,21 @@ def expanded_tables(query: exp.Query) -> int:
 
     An engine that inlines them plans in time proportional to this number, which may double with every expression.
     """
-    reads: dict[int, list[exp.Query | None]] = {}
+    reads: dict[int, list[exp.Query | None]] = {}  # by query: its tables
     counted: dict[int, int] = {}
     waiting: list[exp.Query] = [query]
     while waiting:  # a loop, because a chain of expressions may exceed the recursion limit
         node = waiting[-1]
         if id(node) not in reads:
-            reads[id(node)] = [None if cte is None else cte.this for cte in map(common_table, _tables_of(node))]
-            waiting += [one for one in reads[id(node)] if one is not None and id(one) not in reads]
+            ctes = [
+                common_table(part)
+                for part in node.walk(prune=lambda part: isinstance(part, exp.With))
+                if isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier)
+            ]
+            reads[id(node)] = [None if cte is None else cte.this for cte in ctes]
+            waiting += [inner for inner in reads[id(node)] if inner is not None and id(inner) not in reads]
         else:
             waiting.pop()
-            found = reads[id(node)]
-            counted.setdefault(id(node), sum(1 if one is None else counted.get(id(one), 1) for one in found))
+            tables = (1 if inner is None else counted.get(id(inner), 1) for inner in reads[id(node)])
+            counted.setdefault(id(node), sum(tables))
     return counted[id(query)]
-
-
-def _tables_of(query: exp.Query) -> Iterator[exp.Table]:
-    """Yield the tables that a query names outside of its common table expressions."""
-    for node in query.walk(prune=lambda one: isinstance(one, exp.With)):
-        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
-            yield node

@@ -1,10 +1,16 @@
-"""Allowed functions, types and names of a query, as data. A test compares `docs/sql.md` with it.
+"""Allow list of a query, as data: functions, types and names, and then the nodes of the tree with their arguments.
 
 The result of a listed function depends on its arguments alone. A function in `VOLATILE` may also depend on the clock or
-on chance. No function accesses files, the network or the process. `query/gate/syntax.py` lists the syntax.
+on chance. No function accesses files, the network or the process. A test compares `docs/sql.md` with these lists.
+
+`syntax` rejects every other node and argument. `sql_writer` writes the listed ones.
 """
 
 from typing import Final
+
+from sqlglot import exp
+
+from siltstone.query.gate.parser import COMMA_JOIN, Pivoted, Positive, Quantified, Unpivoted, UnsignedShift
 
 FUNCTIONS_BY_GROUP: Final[dict[str, str]] = {
     "Aggregates": """
@@ -109,3 +115,156 @@ _FIELDS_OF_TIME: Final = """
 """
 FIELDS_OF_TIME: Final = frozenset(_FIELDS_OF_TIME.split())
 """Fields that EXTRACT accepts."""
+WITH_UNIT: Final = frozenset({"date_add", "date_diff", "dateadd", "datediff"})
+"""Functions that may have a unit before two other arguments, as in ``dateadd(DAY, 1, d)``."""
+UNITS_OF_TIME: Final = frozenset(
+    ["YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"]
+)
+"""Units of the functions in `WITH_UNIT`."""
+
+BINARY_OPERATORS: Final[dict[type[exp.Expr], str]] = {
+    exp.Add: "+",
+    exp.And: "AND",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseOr: "|",
+    exp.BitwiseRightShift: ">>",
+    exp.BitwiseXor: "^",
+    exp.DPipe: "||",
+    exp.Div: "/",
+    exp.EQ: "=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.IntDiv: "DIV",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.Mod: "%",
+    exp.Mul: "*",
+    exp.NEQ: "<>",
+    exp.NullSafeEQ: "<=>",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+    exp.Or: "OR",
+    exp.Sub: "-",
+    UnsignedShift: ">>>",
+}
+"""Binary operators and their spelling."""
+LIKES: Final[dict[type[exp.Expr], str]] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+SET_OPERATIONS: Final = (exp.Union, exp.Intersect, exp.Except)
+_SIDED: Final = [f"{side}{outer}JOIN" for side in ("LEFT ", "RIGHT ", "FULL ") for outer in ("", "OUTER ")]
+_INNER: Final = ["JOIN", "INNER JOIN"]
+JOINS: Final = frozenset(
+    [
+        *(*_INNER, *_SIDED),
+        *(f"NATURAL {name}" for name in (*_INNER, *_SIDED)),
+        *("CROSS JOIN", "SEMI JOIN", "LEFT SEMI JOIN", "ANTI JOIN", "LEFT ANTI JOIN", COMMA_JOIN),
+    ]
+)
+_CLAUSES: Final = "with_ where group having qualify windows order limit offset"
+ARGUMENTS: Final[dict[type[exp.Expr], str]] = {
+    exp.Alias: "this alias",
+    exp.Aliases: "this expressions",
+    exp.Anonymous: "this expressions",
+    exp.Between: "this low high",
+    exp.BitwiseNot: "this",
+    exp.Boolean: "this",
+    exp.Bracket: "this expressions",
+    exp.CTE: "this alias",
+    exp.Case: "this ifs default",
+    exp.Cast: "this to safe",
+    exp.Column: "this table db catalog",
+    exp.ColumnDef: "this kind",
+    exp.Cube: "expressions",
+    exp.DataType: "this expressions nested",
+    exp.DataTypeParam: "this",
+    exp.Distinct: "expressions",
+    exp.Dot: "this expression",
+    exp.Escape: "this expression",
+    exp.Exists: "this",
+    exp.Extract: "this expression",
+    exp.Filter: "this expression",
+    exp.From: "this",
+    exp.Group: "expressions all rollup cube grouping_sets",
+    exp.GroupingSets: "expressions",
+    exp.Having: "this",
+    exp.HexString: "this",
+    exp.Identifier: "this quoted",
+    exp.If: "this true",
+    exp.IgnoreNulls: "this",
+    exp.In: "this expressions query",
+    exp.Interval: "this unit",
+    exp.IntervalSpan: "this expression",
+    exp.Is: "this expression",
+    exp.Join: "this side kind method on using",
+    exp.Lambda: "this expressions",
+    exp.Lateral: "this view outer alias",
+    exp.Limit: "expression",
+    exp.Literal: "this is_string",
+    exp.Neg: "this",
+    exp.Not: "this",
+    exp.Null: "",
+    exp.Offset: "expression",
+    exp.Order: "expressions",
+    exp.Ordered: "this desc nulls_first",
+    exp.Paren: "this",
+    exp.Placeholder: "this",
+    exp.Qualify: "this",
+    exp.RespectNulls: "this",
+    exp.Rollup: "expressions",
+    exp.Select: f"{_CLAUSES} distinct expressions from_ joins laterals",
+    exp.Star: "except_",
+    exp.Subquery: f"{_CLAUSES} this alias joins pivots",
+    exp.Table: "this db catalog alias joins pivots",
+    exp.TableAlias: "this columns",
+    exp.Trim: "this expression position",
+    exp.TryCast: "this to safe",
+    exp.Tuple: "expressions",
+    exp.Values: "expressions alias",
+    exp.Var: "this",
+    exp.Where: "this",
+    exp.Window: "this partition_by order spec alias over",
+    exp.WindowSpec: "kind start start_side end end_side",
+    exp.With: "expressions recursive",
+    exp.WithinGroup: "this expression",
+    Pivoted: "expressions columns values",
+    Positive: "this",
+    Quantified: "this expressions",
+    Unpivoted: "this values expressions nulls alias",
+    **dict.fromkeys(LIKES, "this expression negate"),
+    **dict.fromkeys(BINARY_OPERATORS, "this expression safe typed"),
+    **dict.fromkeys(SET_OPERATIONS, f"{_CLAUSES} this expression distinct"),
+}
+"""The allowed arguments of each kind of node."""
+_RELATIONS: Final = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
+ARGUMENT_KINDS: Final[dict[tuple[type[exp.Expr], str], tuple[type[exp.Expr], ...]]] = {
+    (exp.CTE, "alias"): (exp.TableAlias,),
+    (exp.Escape, "this"): tuple(LIKES),
+    (exp.From, "this"): _RELATIONS,
+    (exp.Is, "expression"): (exp.Null, exp.Boolean),
+    (exp.Join, "this"): _RELATIONS,
+    (exp.Lambda, "expressions"): (exp.Identifier,),
+    (exp.Select, "windows"): (exp.Window,),
+    (exp.Subquery, "this"): (exp.Query, exp.Table, exp.Values),
+    (exp.TableAlias, "columns"): (exp.Identifier,),
+    **{(kind, side): (exp.Query,) for kind in SET_OPERATIONS for side in ("this", "expression")},
+}
+"""The kinds of node that an argument may be, if not every kind is allowed."""
+TEXT_ARGUMENTS: Final = frozenset(
+    {
+        *((exp.Anonymous, "this"), (exp.HexString, "this"), (exp.Identifier, "this"), (exp.Literal, "this")),
+        *((exp.Placeholder, "this"), (exp.Var, "this"), (Quantified, "this")),
+        *((exp.Trim, "position"), (Unpivoted, "nulls"), (exp.Window, "over")),
+        *((exp.Join, "side"), (exp.Join, "kind"), (exp.Join, "method")),
+        *((exp.WindowSpec, name) for name in ARGUMENTS[exp.WindowSpec].split()),
+    }
+)
+"""Arguments that may be text.
+
+Each is escaped, compared with a list, or limited by the tokenizer: the writer copies it.
+"""
+PARENTS: Final[dict[type[exp.Expr], tuple[type[exp.Expr], ...]]] = {
+    exp.If: (exp.Case,),
+    exp.IntervalSpan: (exp.Interval,),
+    exp.Var: (exp.Interval, exp.IntervalSpan, exp.Extract, exp.Ordered),
+    Quantified: (exp.Like, exp.ILike),
+}
+"""The kinds of node that a node may be an argument of, if not every kind is allowed."""

@@ -6,7 +6,7 @@ VALUES without column names, and a subquery with an expression that has no alias
 
 import difflib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -15,15 +15,15 @@ from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import common_table
-from siltstone.query.gate.allowlist import GENERATORS, SESSION_NAMES, VOLATILE_NAMES
-from siltstone.query.gate.syntax import UNITS_OF_TIME, WITH_UNIT, located, range_of
+from siltstone.query.gate.allowlist import GENERATORS, SESSION_NAMES, UNITS_OF_TIME, VOLATILE_NAMES, WITH_UNIT
+from siltstone.query.gate.syntax import position_suffix, range_of
 
 Columns = Callable[[exp.Table], tuple[str, ...]]
 """Returns the columns of the dataset that a table names."""
 MAX_SHOWN: Final = 20
 """Most columns that an error lists."""
-_OF_THE_ENGINE: Final = SESSION_NAMES | VOLATILE_NAMES | {"grouping__id"}
-_Known = tuple[str, ...] | None
+_ENGINE_NAMES: Final = SESSION_NAMES | VOLATILE_NAMES | {"grouping__id"}
+_ColumnNames = tuple[str, ...] | None
 """Column names; None if they are not known."""
 
 
@@ -32,7 +32,7 @@ class _Source:
     """An item of a FROM, with the last part of its name."""
 
     name: str
-    columns: _Known
+    columns: _ColumnNames
 
 
 def check_names(query: exp.Query, columns: Columns) -> None:
@@ -56,7 +56,7 @@ class _Names:
 
     def __init__(self, dataset: Columns) -> None:
         self._dataset = dataset
-        self._seen: dict[int, _Known] = {}
+        self._results: dict[int, _ColumnNames] = {}
         self._sources: dict[int, list[_Source] | None] = {}
 
     def check(self, select: exp.Select) -> None:
@@ -64,41 +64,40 @@ class _Names:
         sources, outputs = self._visible(select), _outputs(select)
         if sources is None or outputs is None:
             return
-        for column in _columns_of(select):
+        for column in select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select):
+            if not isinstance(column, exp.Column):
+                continue
             names = [part.name.lower() for part in column.parts]
-            if isinstance(column.this, exp.Star) or names[0] in outputs | _OF_THE_ENGINE or _is_local(column, select):
+            if isinstance(column.this, exp.Star) or names[0] in outputs | _ENGINE_NAMES or _is_local(column, select):
                 continue
             if not all(name.isidentifier() for name in names):
                 continue
             if not _is_found(names, sources):
-                raise _unknown(column, sources)
+                raise _unknown_column(column, sources)
 
     def _visible(self, select: exp.Select) -> list[_Source] | None:
         """Return the sources of a SELECT and of all queries around it; None if the columns of one are not known."""
-        found: list[_Source] = []
+        visible: list[_Source] = []
         node: exp.Expr | None = select
         while node is not None:
             if isinstance(node, exp.Select):
-                own = self._own(node)
-                if own is None:
+                sources = self._from(node)
+                if sources is None:
                     return None
-                found += own
+                visible += sources
             node = node.parent
-        return found
+        return visible
 
-    def _own(self, select: exp.Select) -> list[_Source] | None:
+    def _from(self, select: exp.Select) -> list[_Source] | None:
+        """Return the sources of a SELECT's own FROM; None if the columns of one are not known."""
         if id(select) not in self._sources:
-            self._sources[id(select)] = self._read(select)
+            start, laterals = select.args.get("from_"), select.args.get("laterals")
+            items = [start.this] if start is not None else []
+            items += [join.this for join in select.args.get("joins") or ()]
+            sources = [] if laterals else [self._source(item) for item in items]
+            unknown = laterals or any(source.columns is None for source in sources)
+            self._sources[id(select)] = None if unknown else sources
         return self._sources[id(select)]
-
-    def _read(self, select: exp.Select) -> list[_Source] | None:
-        if select.args.get("laterals"):
-            return None
-        start = select.args.get("from_")
-        items = [start.this] if start is not None else []
-        items += [join.this for join in select.args.get("joins") or ()]
-        sources = [self._source(item) for item in items]
-        return None if any(source.columns is None for source in sources) else sources
 
     def _source(self, item: exp.Expr) -> _Source:
         name = item.alias_or_name.lower()
@@ -107,41 +106,42 @@ class _Names:
         if listed := item.alias_column_names:
             return _Source(name, tuple(listed))
         if isinstance(item, exp.Table):
-            return _Source(name, ("id",) if range_of(item) is not None else self._table(item))
+            if range_of(item) is not None:
+                return _Source(name, ("id",))
+            cte = common_table(item)
+            if cte is None:
+                return _Source(name, self._dataset(item))
+            return _Source(name, tuple(cte.alias_column_names) or self._result(cte.this))
         if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Query):
-            return _Source(name, self._of(item.this))
+            return _Source(name, self._result(item.this))
         return _Source(name, None)
 
-    def _table(self, table: exp.Table) -> _Known:
-        cte = common_table(table)
-        if cte is None:
-            return self._dataset(table)
-        return tuple(cte.alias_column_names) or self._of(cte.this)
-
-    def _of(self, query: exp.Expr) -> _Known:
+    def _result(self, query: exp.Expr) -> _ColumnNames:
         """Return the result columns of a query; None if one of them has no name."""
         while isinstance(query, exp.SetOperation | exp.Subquery):
             query = query.this
         if not isinstance(query, exp.Select):
             return None
-        if id(query) not in self._seen:
-            self._seen[id(query)] = None  # for a recursive expression, which reads itself
-            self._seen[id(query)] = self._selected(query)
-        return self._seen[id(query)]
+        if id(query) not in self._results:
+            self._results[id(query)] = None  # for a recursive expression, which reads itself
+            self._results[id(query)] = self._selected(query)
+        return self._results[id(query)]
 
-    def _selected(self, select: exp.Select) -> _Known:
-        found: list[str] = []
-        for one in select.expressions:
-            if isinstance(one, exp.Star) and not one.args.get("except_"):
-                sources = self._own(select)
+    def _selected(self, select: exp.Select) -> _ColumnNames:
+        names: list[str] = []
+        for item in select.expressions:
+            if isinstance(item, exp.Star) and not item.args.get("except_"):
+                sources = self._from(select)
                 if sources is None:
                     return None
-                found += [column for source in sources for column in source.columns or ()]
-            elif isinstance(one, exp.Alias) or (isinstance(one, exp.Column) and isinstance(one.this, exp.Identifier)):
-                found.append(one.alias_or_name)
+                names += [column for source in sources for column in source.columns or ()]
+            elif isinstance(item, exp.Alias) or (
+                isinstance(item, exp.Column) and isinstance(item.this, exp.Identifier)
+            ):
+                names.append(item.alias_or_name)
             else:
                 return None
-        return tuple(found)
+        return tuple(names)
 
 
 def _outputs(select: exp.Select) -> set[str] | None:
@@ -149,27 +149,20 @@ def _outputs(select: exp.Select) -> set[str] | None:
 
     A name that an engine generates, as ``count(1)``, is not an identifier and is ignored.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     node: exp.Expr | None = select
     while node is not None:
-        for one in node.expressions if isinstance(node, exp.Select) else ():
-            if isinstance(one, exp.Aliases):
-                found |= {name.name.lower() for name in one.expressions}
-            elif isinstance(one, exp.Column) and len(one.parts) == 1:
+        for item in node.expressions if isinstance(node, exp.Select) else ():
+            if isinstance(item, exp.Aliases):
+                names |= {name.name.lower() for name in item.expressions}
+            elif isinstance(item, exp.Column) and len(item.parts) == 1:
                 continue  # the column itself is to be found
-            elif isinstance(one, exp.Alias | exp.Column | exp.Dot | exp.Literal):
-                found.add((one.expression.name if isinstance(one, exp.Dot) else one.alias_or_name).lower())
-            elif any(isinstance(part, exp.Anonymous) and part.name.lower() in GENERATORS for part in one.walk()):
+            elif isinstance(item, exp.Alias | exp.Column | exp.Dot | exp.Literal):
+                names.add((item.expression.name if isinstance(item, exp.Dot) else item.alias_or_name).lower())
+            elif any(isinstance(part, exp.Anonymous) and part.name.lower() in GENERATORS for part in item.walk()):
                 return None
         node = node.parent
-    return found
-
-
-def _columns_of(select: exp.Select) -> Iterator[exp.Column]:
-    """Yield the columns of a SELECT itself, without those of its subqueries."""
-    for node in select.walk(prune=lambda one: isinstance(one, exp.Query) and one is not select):
-        if isinstance(node, exp.Column):
-            yield node
+    return names
 
 
 def _is_local(column: exp.Column, select: exp.Select) -> bool:
@@ -196,10 +189,10 @@ def _is_found(names: list[str], sources: list[_Source]) -> bool:
     )
 
 
-def _unknown(column: exp.Column, sources: list[_Source]) -> InvalidRequest:
+def _unknown_column(column: exp.Column, sources: list[_Source]) -> InvalidRequest:
     shown = ".".join(part.name for part in column.parts)
-    known = list(dict.fromkeys(name for source in sources for name in source.columns or ()))
-    by_lower = {name.lower(): name for name in known}
+    columns = list(dict.fromkeys(name for source in sources for name in source.columns or ()))
+    by_lower = {name.lower(): name for name in columns}
     near = [by_lower[name] for name in difflib.get_close_matches(column.name.lower(), by_lower, n=3)]
     tables = {source.name for source in sources}
     if len(column.parts) > 1 and column.parts[-2].name.lower() not in tables:
@@ -210,6 +203,6 @@ def _unknown(column: exp.Column, sources: list[_Source]) -> InvalidRequest:
     elif near:
         hint = f"Did you mean {' or '.join(near)}?"
     else:
-        more = f" and {len(known) - MAX_SHOWN:,} more" if len(known) > MAX_SHOWN else ""
-        hint = f"Columns: {', '.join(known[:MAX_SHOWN])}{more}." if known else "The query reads no table."
-    return InvalidRequest(f"There is no column {shown}{located(column)}. {hint} Nothing was run.")
+        more = f" and {len(columns) - MAX_SHOWN:,} more" if len(columns) > MAX_SHOWN else ""
+        hint = f"Columns: {', '.join(columns[:MAX_SHOWN])}{more}." if columns else "The query reads no table."
+    return InvalidRequest(f"There is no column {shown}{position_suffix(column)}. {hint} Nothing was run.")

@@ -85,7 +85,10 @@ def check_product(query: exp.Query, dataset: Callable[[exp.Table], DatasetSize],
             continue
         groups = [group for group in _groups(select, dataset) if any(item.size for item in group)]
         largest = [max(group, key=lambda item: item.rows) for group in groups]
-        pairs = _uninterrupted_pairs([item.rows for item in largest])
+        rows = [item.rows for item in largest]
+        scanned = max(rows, default=0)
+        # row pairs that one batch of the largest dataset makes
+        pairs = math.prod(rows) * min(scanned, BATCH_ROWS) // scanned if scanned else 0
         if len(groups) >= MIN_DATASETS and pairs > most:
             *first, last = (item.alias for item in largest)
             raise InvalidRequest(
@@ -105,12 +108,6 @@ def _about(number: int) -> str:
     return f"{number / 10**zeros:.1f}e{zeros}"
 
 
-def _uninterrupted_pairs(rows: list[int]) -> int:
-    """Return how many row pairs one batch of the largest dataset makes."""
-    scanned = max(rows, default=0)
-    return math.prod(rows) * min(scanned, BATCH_ROWS) // scanned if scanned else 0
-
-
 def _groups(select: exp.Select, dataset: Callable[[exp.Table], DatasetSize]) -> list[list[_Item]]:
     """Return the FROM items of a SELECT, grouped by the equalities that connect them."""
     items: list[_Item] = []
@@ -128,7 +125,8 @@ def _groups(select: exp.Select, dataset: Callable[[exp.Table], DatasetSize]) -> 
     pairs += [pair for condition in conditions for pair in _connected(condition, items)]
     groups = [{number} for number in range(len(items))]
     for pair in pairs:
-        groups = [one for one in groups if not one & pair] + [set().union(*(one for one in groups if one & pair))]
+        connected = [group for group in groups if group & pair]
+        groups = [group for group in groups if not group & pair] + [set().union(*connected)]
     return [[items[number] for number in sorted(group)] for group in groups]
 
 
@@ -141,7 +139,7 @@ def _item(node: exp.Expr, dataset: Callable[[exp.Table], DatasetSize]) -> _Item:
 
 def _connected(condition: exp.Expr, items: list[_Item]) -> Iterator[set[int]]:
     """Yield the items on both sides of each equality of a condition, outside of its subqueries."""
-    for node in condition.walk(prune=lambda one: isinstance(one, exp.Query)):
+    for node in condition.walk(prune=lambda inner: isinstance(inner, exp.Query)):
         if isinstance(node, exp.EQ | exp.NullSafeEQ):
             left, right = (_owners(side, items) for side in (node.this, node.expression))
             if left and right and len(left | right) > 1:
@@ -153,12 +151,12 @@ def _owners(side: exp.Expr, items: list[_Item]) -> set[int]:
 
     The names of a column are an alias, a column and fields of it. Without an alias, each of them may be the column.
     """
-    found: set[int] = set()
+    owners: set[int] = set()
     for column in side.find_all(exp.Column):
         names = [part.name.lower() for part in column.parts]
         aliased = {number for number, item in enumerate(items) if names[1:] and item.alias == names[0]}
-        found |= aliased or {number for number, item in enumerate(items) if item.may_have(names)}
-    return found
+        owners |= aliased or {number for number, item in enumerate(items) if item.may_have(names)}
+    return owners
 
 
 def _is_dataset(item: exp.Expr) -> bool:

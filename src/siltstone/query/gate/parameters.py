@@ -15,16 +15,15 @@ from siltstone.query.gate.sql_writer import string
 from siltstone.query.gate.tokenizer import TextPosition
 
 MAX_DIGITS: Final = 38
-_SMALLEST: Final = -(2**63)
-_LARGEST: Final = 2**63 - 1
-_SMALL: Final = 2**31
+_LONG_RANGE: Final = range(-(2**63), 2**63)
+_INT_BOUND: Final = 2**31
 """Bound below which a whole number is an INT, as for a literal in a query."""
 _FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 MAX_LIST: Final = 10_000
 """Most items of a list that is bound as one value."""
 
 
-def check_parameters(named: Mapping[str, TextPosition], given: Mapping[str, object]) -> dict[str, object]:
+def check_parameters(placeholders: Mapping[str, TextPosition], values: Mapping[str, object]) -> dict[str, object]:
     """Return the values of a query's placeholders, each in its plain class; reject values that do not fit.
 
     A subclass may have its own text form. Only the value counts, never that text.
@@ -32,16 +31,16 @@ def check_parameters(named: Mapping[str, TextPosition], given: Mapping[str, obje
     Raises:
         InvalidRequest: a value is missing, has no placeholder, or is of a type that cannot be bound.
     """
-    missing = [f":{name} at {place}" for name, place in named.items() if name not in given]
+    missing = [f":{name} at {position}" for name, position in placeholders.items() if name not in values]
     if missing:
         raise InvalidRequest(
             f"The query has no value for {', '.join(missing)}. Give each parameter a value by its name."
         )
-    extra = sorted(str(name) for name in given if name not in named)
+    extra = sorted(str(name) for name in values if name not in placeholders)
     if extra:
-        known = ", ".join(f":{name}" for name in named) or "none"
-        raise InvalidRequest(f"The query has no parameter {', '.join(extra)}; it has {known}.")
-    return {name: _plain(name, value) for name, value in given.items()}
+        expected = ", ".join(f":{name}" for name in placeholders) or "none"
+        raise InvalidRequest(f"The query has no parameter {', '.join(extra)}; it has {expected}.")
+    return {name: _plain(name, value) for name, value in values.items()}
 
 
 def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each class
@@ -53,16 +52,17 @@ def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each cl
         case bytes():
             return bytes.__getitem__(value, slice(None))
         case str():
-            if not _is_unicode(value):
+            if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
                 raise InvalidRequest(f"Parameter :{name} has half a character in it; it cannot be sent.")
             return str.__str__(value)
         case int():
             whole = int.__pos__(value)
-            if not _SMALLEST <= whole <= _LARGEST:
+            if whole not in _LONG_RANGE:
                 raise InvalidRequest(f"Parameter :{name} is beyond 64 bits. Give it as a Decimal.")
             return whole
         case Decimal():
-            _check_decimal(name, value)
+            if not value.is_finite() or max(decimal_size(value)) > MAX_DIGITS:
+                raise InvalidRequest(f"Parameter :{name} must be a number of at most {MAX_DIGITS} digits, not {value}.")
             return Decimal(value)
         case date():
             return _plain_time(name, value)
@@ -88,15 +88,6 @@ def _plain_time(name: str, value: date) -> date:
     if getattr(value, "nanosecond", 0):
         raise InvalidRequest(f"Parameter :{name} is finer than a microsecond, which no column is. Round it.")
     return moment.replace(tzinfo=None) if at.utcoffset() is None else moment
-
-
-def _is_unicode(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
-def _check_decimal(name: str, value: Decimal) -> None:
-    if not value.is_finite() or max(decimal_size(value)) > MAX_DIGITS:
-        raise InvalidRequest(f"Parameter :{name} must be a number of at most {MAX_DIGITS} digits, not {value}.")
 
 
 def _plain_list(name: str, values: list[object]) -> list[object]:
@@ -138,8 +129,11 @@ def literal(value: object) -> str:
             return string(value)
         case bytes():
             return f"X'{value.hex()}'"
-        case datetime() | date():
-            return _time(value)
+        case datetime():
+            at = value.astimezone(UTC) if value.tzinfo else value
+            return _cast(at.isoformat(sep=" "), "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ")
+        case date():
+            return _cast(value.isoformat(), "DATE")
         case list() | tuple():
             return f"array({', '.join(map(literal, value))})"
         case _:
@@ -149,8 +143,8 @@ def literal(value: object) -> str:
 def _number(value: object) -> str:
     match value:
         case int():
-            kind = "INT" if -_SMALL <= value < _SMALL else "BIGINT"
-            return str(value) if 0 <= value < _SMALL else _cast(str(value), kind)
+            kind = "INT" if -_INT_BOUND <= value < _INT_BOUND else "BIGINT"
+            return str(value) if 0 <= value < _INT_BOUND else _cast(str(value), kind)
         case float():
             return _cast(_FLOATS.get(str(value), repr(value)), "DOUBLE")
         case Decimal():
@@ -158,13 +152,6 @@ def _number(value: object) -> str:
             return _cast(f"{value:f}", f"DECIMAL({precision}, {scale})")
         case _:
             raise InvalidRequest(f"A {type(value).__name__} cannot be bound.")
-
-
-def _time(value: date) -> str:
-    if not isinstance(value, datetime):
-        return _cast(value.isoformat(), "DATE")
-    at = value.astimezone(UTC) if value.tzinfo else value
-    return _cast(at.isoformat(sep=" "), "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ")
 
 
 def _cast(text: str, kind: str) -> str:

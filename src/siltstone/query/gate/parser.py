@@ -150,8 +150,8 @@ class _BoundedParser(SparkParser):
     def _climb(self, weakest: int, this: exp.Expr | None = None) -> exp.Expr | None:
         """Parse values and the operators between them that bind at least as strongly as `weakest`, from the left."""
         this = this or self._parse_factor()
-        while this is not None and (found := self._operator()) is not None and found[0] >= weakest:
-            level, made, width = found
+        while this is not None and (operator := self._operator()) is not None and operator[0] >= weakest:
+            level, made, width = operator
             self._advance(width)
             right = self._climb(level + 1)
             this = self.expression(made(this=this, expression=right))
@@ -169,8 +169,8 @@ class _BoundedParser(SparkParser):
             if width > 1:
                 made = _SHIFTS.get((kind, width))
                 return None if made is None else (_SHIFT, made, width)
-        found = _OPERATORS.get(kind)
-        return None if found is None else (*found, 1)
+        operator = _OPERATORS.get(kind)
+        return None if operator is None else (*operator, 1)
 
     def _is_joined(self, ahead: int, kind: TokenType) -> bool:
         """True if the token at that distance is of this kind and directly follows the one before it."""
@@ -233,8 +233,9 @@ class _BoundedParser(SparkParser):
             if not self._match(TokenType.FROM):
                 self.raise_error("Expected FROM")
             made: type[exp.Binary] = exp.NullSafeEQ if negated else exp.NullSafeNEQ
-            sides = [_in_parentheses(side) for side in (this, self._parse_comparison())]
-            return self.expression(made(this=sides[0], expression=sides[1]))
+            operands = (this, self._parse_comparison())
+            left, right = (exp.Paren(this=side) if isinstance(side, _COMPARISONS) else side for side in operands)
+            return self.expression(made(this=left, expression=right))
         if not self._match_set((TokenType.NULL, TokenType.TRUE, TokenType.FALSE)):
             self.raise_error("Expected NULL, TRUE, FALSE or DISTINCT FROM")
         kind = self._prev.token_type
@@ -278,16 +279,16 @@ class _BoundedParser(SparkParser):
         names = self._parse_names()
         if not self._match(TokenType.IN):
             self.raise_error("Expected IN")
-        listed = self._parse_wrapped_csv(self._parse_expression)
+        values = self._parse_wrapped_csv(self._parse_expression)
         self._match_r_paren()
         if not unpivot:
             if self._curr.token_type in (TokenType.ALIAS, TokenType.VAR, TokenType.IDENTIFIER):
                 self.raise_error("PIVOT has no alias")
-            return [self.expression(Pivoted(expressions=first, columns=names, values=listed))]
+            return [self.expression(Pivoted(expressions=first, columns=names, values=values))]
         if len(names) != 1:
             self.raise_error("Expected one name")
         alias = self._parse_table_alias()
-        return [self.expression(Unpivoted(this=names[0], values=first, expressions=listed, nulls=nulls, alias=alias))]
+        return [self.expression(Unpivoted(this=names[0], values=first, expressions=values, nulls=nulls, alias=alias))]
 
     def _mark_for(self) -> None:
         """Make the word FOR of a PIVOT a keyword. Elsewhere it is a name, and here it would be read as an alias."""
@@ -303,8 +304,8 @@ class _BoundedParser(SparkParser):
     def _parse_names(self) -> list[exp.Expr]:
         """Parse a name, or several in parentheses."""
         wrapped = self._match(TokenType.L_PAREN, advance=False)
-        found = self._parse_wrapped_csv(self._parse_id_var) if wrapped else [self._parse_id_var()]
-        return [name for name in found if name is not None]
+        names = self._parse_wrapped_csv(self._parse_id_var) if wrapped else [self._parse_id_var()]
+        return [name for name in names if name is not None]
 
     def _arrow_follows(self) -> bool:
         at = self._index + 1
@@ -439,20 +440,18 @@ class _PlainParser(_BoundedParser):
 
     def _parse_worded(self, name: str, *words: str) -> exp.Expr:
         """Parse the arguments of a function that may have words between them instead of commas."""
-        found = [self._parse_bitwise()]
+        arguments = [self._parse_bitwise()]
         if not self._match(TokenType.COMMA, advance=False):
-            found += [self._parse_bitwise() for word in words if self._match_text_seq(word)]
-        return self._call(name, [*found, *self._further_arguments()])
+            arguments += [self._parse_bitwise() for word in words if self._match_text_seq(word)]
+        return self._call(name, [*arguments, *self._further_arguments()])
 
     def _further_arguments(self) -> list[exp.Expr | None]:
         return self._parse_csv(self._parse_disjunction) if self._match(TokenType.COMMA) else []
 
     def _call(self, name: str, arguments: list[exp.Expr | None]) -> exp.Anonymous:
-        return self.expression(exp.Anonymous(this=name, expressions=[one for one in arguments if one is not None]))
-
-
-def _in_parentheses(node: exp.Expr | None) -> exp.Expr | None:
-    return exp.Paren(this=node) if isinstance(node, _COMPARISONS) else node
+        return self.expression(
+            exp.Anonymous(this=name, expressions=[value for value in arguments if value is not None])
+        )
 
 
 _AFTER_INTERVAL: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.DASH, TokenType.PLUS})
@@ -466,7 +465,7 @@ def parse_plain(tokens: list[Token], text: str) -> exp.Expr | None:
         sqlglot.errors.ParseError: it cannot be parsed; the error has the position.
         RecursionError: it is nested too deeply.
     """
-    return _one(_PlainParser, tokens, text)
+    return _parse_statement(_PlainParser, tokens, text)
 
 
 def parse_typed(tokens: list[Token], text: str) -> exp.Expr | None:
@@ -476,7 +475,7 @@ def parse_typed(tokens: list[Token], text: str) -> exp.Expr | None:
         sqlglot.errors.ParseError: it cannot be parsed.
         RecursionError: it is nested too deeply.
     """
-    return _one(_BoundedParser, [part for token in tokens for part in _without_suffix(token)], text)
+    return _parse_statement(_BoundedParser, [part for token in tokens for part in _without_suffix(token)], text)
 
 
 def _without_suffix(token: Token) -> list[Token]:
@@ -488,7 +487,7 @@ def _without_suffix(token: Token) -> list[Token]:
     return [Token(kind, text, token.line, token.col, token.start, token.end) for kind, text in parts]
 
 
-def _one(parser: type[_BoundedParser], tokens: list[Token], text: str) -> exp.Expr | None:
+def _parse_statement(parser: type[_BoundedParser], tokens: list[Token], text: str) -> exp.Expr | None:
     check_source()
     with quiet():
         parsed = parser().parse(tokens, text)

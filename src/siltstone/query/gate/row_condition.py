@@ -4,7 +4,7 @@ The text passes the gate like a query: tokens by Spark's rules, a tree, and the 
 text.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final, NoReturn
 
 from sqlglot import exp
@@ -16,12 +16,12 @@ from siltstone.query.gate.allowlist import FUNCTIONS_BY_GROUP, GENERATORS
 from siltstone.query.gate.parser import parse_plain
 from siltstone.query.gate.round_trip import check_round_trip
 from siltstone.query.gate.sql_writer import SqlWriter
-from siltstone.query.gate.syntax import check_syntax, located
+from siltstone.query.gate.syntax import check_syntax, position_suffix
 from siltstone.query.gate.tokenizer import tokenize
 from siltstone.query.gate.tree_comparison import check_same
 
 MAX_CONDITION_CHARS: Final = 10_000
-_NOT_OF_A_ROW: Final = (
+_NOT_IN_ONE_ROW: Final = (
     exp.Alias,
     exp.Query,
     exp.Exists,
@@ -31,8 +31,10 @@ _NOT_OF_A_ROW: Final = (
     exp.Placeholder,
     exp.Star,
 )
-_OF_MANY_ROWS: Final = GENERATORS.union(*(FUNCTIONS_BY_GROUP[group].split() for group in ("Aggregates", "Windows")))
-_OF_CHANCE: Final = frozenset(FUNCTIONS_BY_GROUP["Chance"].split())
+_MANY_ROW_FUNCTIONS: Final = GENERATORS.union(
+    *(FUNCTIONS_BY_GROUP[group].split() for group in ("Aggregates", "Windows"))
+)
+_RANDOM_FUNCTIONS: Final = frozenset(FUNCTIONS_BY_GROUP["Chance"].split())
 _BEFORE: Final = "SELECT 1 FROM t WHERE ("
 
 
@@ -48,13 +50,23 @@ def condition_of(text: str, columns: Collection[str]) -> str:
     """
     tokens, condition = _read(text)
     for node in condition.walk():
-        if isinstance(node, _NOT_OF_A_ROW) or (isinstance(node, exp.Anonymous) and node.name.lower() in _OF_MANY_ROWS):
+        if isinstance(node, _NOT_IN_ONE_ROW) or (
+            isinstance(node, exp.Anonymous) and node.name.lower() in _MANY_ROW_FUNCTIONS
+        ):
             shown = node.name if isinstance(node, exp.Anonymous) else node.key.upper()
-            raise InvalidRequest(f"A condition is about one row; {shown}{located(node)} cannot be in it.")
-        if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_CHANCE:
-            raise InvalidRequest(f"A condition holds or not; {node.name}{located(node)} is another one each time.")
-    _check_columns(condition, columns)
-    check_syntax(condition, columns=frozenset(name.lower() for name in columns))
+            raise InvalidRequest(f"A condition is about one row; {shown}{position_suffix(node)} cannot be in it.")
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _RANDOM_FUNCTIONS:
+            raise InvalidRequest(
+                f"A condition holds or not; {node.name}{position_suffix(node)} is another one each time."
+            )
+    existing = frozenset(name.lower() for name in columns)
+    named = [column.parts[0].name for column in condition.find_all(exp.Column)]  # further parts are fields of a struct
+    for name in named:
+        if name.lower() not in existing:
+            raise InvalidRequest(f"There is no column {name!r}; there are {', '.join(columns)}.")
+    if not named:
+        raise InvalidRequest("A condition names at least one column; this one would be the same for every row.")
+    check_syntax(condition, columns=existing)
     written = SqlWriter(table=_no_table, common_table=_no_table).write(condition)
     again = tokenize(written)
     check_round_trip(tokens, again, ())
@@ -65,18 +77,6 @@ def condition_of(text: str, columns: Collection[str]) -> str:
 def named_columns(text: str) -> set[str]:
     """Return the columns that a condition names, as they are written in it."""
     return {column.parts[0].name for column in _read(text)[1].find_all(exp.Column)}
-
-
-def _check_columns(condition: exp.Expr, columns: Collection[str]) -> None:
-    known = {name.lower() for name in columns}
-    named = [
-        column.parts[0].name for column in condition.find_all(exp.Column)
-    ]  # a name after a point is a field of a struct
-    for first in named:
-        if first.lower() not in known:
-            raise InvalidRequest(f"There is no column {first!r}; there are {', '.join(columns)}.")
-    if not named:
-        raise InvalidRequest("A condition names at least one column; this one would be the same for every row.")
 
 
 def _read(text: str) -> tuple[list[Token], exp.Expr]:
@@ -98,7 +98,8 @@ def _read(text: str) -> tuple[list[Token], exp.Expr]:
 
 def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
     """Return the tree inside the parentheses of a WHERE; None if the text does not stay inside them."""
-    select = parse_plain(list(_within_a_query(tokens)), text)
+    closing = Token(TokenType.R_PAREN, ")", tokens[-1].line, tokens[-1].col)
+    select = parse_plain([*tokenize(_BEFORE), *tokens, closing], text)
     parts = {name for name, part in select.args.items() if part} if isinstance(select, exp.Select) else set()
     if parts != {"expressions", "from_", "where"} or not isinstance(select, exp.Select):
         return None
@@ -106,11 +107,5 @@ def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
     return where.this if isinstance(where, exp.Paren) and "joins" not in select.args["from_"].this.args else None
 
 
-def _within_a_query(tokens: list[Token]) -> Iterator[Token]:
-    yield from tokenize(_BEFORE)
-    yield from tokens
-    yield Token(TokenType.R_PAREN, ")", tokens[-1].line, tokens[-1].col)
-
-
 def _no_table(node: exp.Expr) -> NoReturn:
-    raise InvalidRequest(f"A condition is about one row; {node.key.upper()}{located(node)} cannot be in it.")
+    raise InvalidRequest(f"A condition is about one row; {node.key.upper()}{position_suffix(node)} cannot be in it.")

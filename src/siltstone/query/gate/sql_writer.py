@@ -17,9 +17,9 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel
 from sqlglot.generator import Generator
 
-from siltstone.query.gate.allowlist import TYPES
+from siltstone.query.gate.allowlist import BINARY_OPERATORS, LIKES, TYPES
 from siltstone.query.gate.parser import COMMA_JOIN, DIALECT, Pivoted, Positive, Quantified, Unpivoted
-from siltstone.query.gate.syntax import LIKES, OPERATORS, join_name, unit_of
+from siltstone.query.gate.syntax import join_name, unit_of
 
 
 def quoted(name: str) -> str:
@@ -53,7 +53,7 @@ class SqlWriter(Generator):
 
     TRANSFORMS = {
         **Generator.TRANSFORMS,
-        **dict.fromkeys(OPERATORS, lambda self, node: self.operators(node)),
+        **dict.fromkeys(BINARY_OPERATORS, lambda self, node: self.operators(node)),
         **dict.fromkeys(LIKES, lambda self, node: self.predicate(node)),
         exp.Aliases: lambda self, node: f"{self.sql(node.this)} AS ({self.all(node)})",
         exp.Between: lambda self, node: self.predicate(node),
@@ -115,7 +115,7 @@ class SqlWriter(Generator):
 
     def all(self, node: exp.Expr, part: str = "expressions") -> str:
         """Return the text of several nodes, with commas."""
-        return ", ".join(self.sql(one) for one in node.args.get(part) or [])
+        return ", ".join(self.sql(item) for item in node.args.get(part) or [])
 
     def inner(self, query: exp.Expr) -> str:
         """Return the text of a query without its own parentheses."""
@@ -132,8 +132,8 @@ class SqlWriter(Generator):
     def operators(self, node: exp.Expr) -> str:
         """Write a chain of operators from its left end, without recursion."""
         chain: list[str] = []
-        while type(node) in OPERATORS:
-            chain.append(f" {OPERATORS[type(node)]} {self.sql(node.expression)}")
+        while type(node) in BINARY_OPERATORS:
+            chain.append(f" {BINARY_OPERATORS[type(node)]} {self.sql(node.expression)}")
             node = node.this
         return self.sql(node) + "".join(reversed(chain))
 
@@ -184,7 +184,7 @@ class SqlWriter(Generator):
         unit = expression.args.get("unit")
         spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit] if unit else []
         return " ".join(
-            ["INTERVAL", self.sql(expression.this), *filter(None, [" TO ".join(one.name for one in spans)])]
+            ["INTERVAL", self.sql(expression.this), *filter(None, [" TO ".join(span.name for span in spans)])]
         )
 
     def trim_sql(self, expression: exp.Trim) -> str:
@@ -219,7 +219,7 @@ class SqlWriter(Generator):
         if expression.args.get("all"):
             return " GROUP BY ALL"
         words = [f"WITH {name.upper()}" for name in ("rollup", "cube") if expression.args.get(name)]
-        after = [*words, *(self.sql(one) for one in expression.args.get("grouping_sets") or [])]
+        after = [*words, *(self.sql(sets) for sets in expression.args.get("grouping_sets") or [])]
         return " ".join([" GROUP BY", self.all(expression), *after])
 
     def column_sql(self, expression: exp.Column) -> str:

@@ -233,10 +233,10 @@ class TextPosition:
         return f"line {self.line}, column {self.column}"
 
 
-def place_at(text: str, index: int) -> TextPosition:
+def position_at(text: str, index: int) -> TextPosition:
     r"""Return the position of a character.
 
-    >>> str(place_at("SELECT 1\nFROM x", 9))
+    >>> str(position_at("SELECT 1\nFROM x", 9))
     'line 2, column 1'
     """
     before = text[:index]
@@ -250,7 +250,7 @@ def tokenize(text: str) -> list[Token]:
         InvalidRequest: there is a forbidden character, word or number, an unclosed string, name or comment, or a second
             statement.
     """
-    found: list[Token] = []
+    tokens: list[Token] = []
     index, ended, lines = 0, None, _Lines(text)
     while index < len(text):
         if text[index] == " ":
@@ -268,14 +268,16 @@ def tokenize(text: str) -> list[Token]:
             continue
         if ended is not None:
             raise InvalidRequest(
-                f"A query must be exactly one SELECT: a second statement begins at {place_at(text, start)}."
+                f"A query must be exactly one SELECT: a second statement begins at {position_at(text, start)}."
             )
         token_type, value = _token(text, start, str(kind), lexeme)
-        if found and _joined(found, token_type, value):
+        if tokens and _join_to(tokens[-1], token_type, value):
             continue
-        line, column = lines.place(start)
-        found.append(Token(token_type, value, line, column, start, index - 1))
-    return _with_types(_with_parameters(found))
+        line, column = lines.position(start)
+        tokens.append(Token(token_type, value, line, column, start, index - 1))
+    _mark_parameters(tokens)
+    _mark_types(tokens)
+    return tokens
 
 
 class _Lines:
@@ -285,7 +287,7 @@ class _Lines:
         self._text, self._line, self._at, self._begin = text, 1, 0, 0
         self._one_line = "\n" not in text
 
-    def place(self, index: int) -> tuple[int, int]:
+    def position(self, index: int) -> tuple[int, int]:
         if self._one_line:
             return 1, index + 1
         self._line += self._text.count("\n", self._at, index)
@@ -301,7 +303,11 @@ def _token(text: str, start: int, kind: str, lexeme: str) -> tuple[TokenType, st
         case "raw":
             return TokenType.STRING, lexeme[2:-1]
         case "hex":
-            return TokenType.HEX_STRING, _hex(text, start, lexeme[2:-1])
+            if not re.fullmatch(r"[0-9A-Fa-f]*", lexeme[2:-1]):
+                raise InvalidRequest(
+                    f"The binary value at {position_at(text, start)} has other characters than 0-9 and A-F."
+                )
+            return TokenType.HEX_STRING, lexeme[2:-1]
         case "quoted":
             return TokenType.IDENTIFIER, _name(text, start, lexeme[1:-1].replace("``", "`"))
         case "number":
@@ -317,15 +323,14 @@ def _word(text: str, start: int, word: str) -> tuple[TokenType, str]:
     if upper in REFUSED_WORDS:
         instead = f"{INSTEAD[upper]} " if upper in INSTEAD else ""
         raise InvalidRequest(
-            f"A query must be exactly one SELECT; {upper} at {place_at(text, start)} is not allowed in it. {instead}"
+            f"A query must be exactly one SELECT; {upper} at {position_at(text, start)} is not allowed in it. {instead}"
             "If it is the name of a column, put it in backticks."
         )
     return KEYWORDS.get(upper, TokenType.VAR), word
 
 
-def _joined(found: list[Token], token_type: TokenType, value: str) -> bool:
+def _join_to(last: Token, token_type: TokenType, value: str) -> bool:
     """Join a token to the one before it, if both are one: adjacent strings, keywords of two words."""
-    last = found[-1]
     if token_type is TokenType.STRING and last.token_type is TokenType.STRING:
         last.text += value
         return True
@@ -337,23 +342,22 @@ def _joined(found: list[Token], token_type: TokenType, value: str) -> bool:
     return False
 
 
-def _with_parameters(found: list[Token]) -> list[Token]:
+def _mark_parameters(tokens: list[Token]) -> None:
     """Make the word after a colon a name, also if it is a keyword. After a name, the colon belongs to a struct type."""
     names = (TokenType.VAR, TokenType.IDENTIFIER)
-    for number, token in enumerate(found[:-1]):
-        if token.token_type is TokenType.COLON and (number == 0 or found[number - 1].token_type not in names):
-            following = found[number + 1]
+    for number, token in enumerate(tokens[:-1]):
+        if token.token_type is TokenType.COLON and (number == 0 or tokens[number - 1].token_type not in names):
+            following = tokens[number + 1]
             if following.token_type is not TokenType.IDENTIFIER and following.text[:1].isalpha():
                 following.token_type = TokenType.VAR
-    return found
 
 
-def _with_types(found: list[Token]) -> list[Token]:
+def _mark_types(tokens: list[Token]) -> None:
     """Make words types in the places of types: after AS or ``::``, inside ``<>``, before the string of a literal."""
     inside = 0
-    for number, token in enumerate(found):
-        before = found[number - 1].token_type if number else None
-        after = found[number + 1].token_type if number + 1 < len(found) else None
+    for number, token in enumerate(tokens):
+        before = tokens[number - 1].token_type if number else None
+        after = tokens[number + 1].token_type if number + 1 < len(tokens) else None
         if token.token_type is TokenType.LT and before in _NESTED:
             inside += 1
         elif token.token_type is TokenType.GT and inside:
@@ -363,7 +367,6 @@ def _with_types(found: list[Token]) -> list[Token]:
             nested = after is TokenType.LT and kind in _NESTED
             if literal or nested or inside or before in (TokenType.ALIAS, TokenType.DCOLON):
                 token.token_type = kind
-    return found
 
 
 def _end_of_comment(text: str, start: int) -> int:
@@ -374,7 +377,7 @@ def _end_of_comment(text: str, start: int) -> int:
         index = part.end()
         if depth == 0:
             return index
-    raise InvalidRequest(f"The comment that begins at {place_at(text, start)} is not closed. Close it with */.")
+    raise InvalidRequest(f"The comment that begins at {position_at(text, start)} is not closed. Close it with */.")
 
 
 def _unescaped(lexeme: str) -> str:
@@ -383,10 +386,9 @@ def _unescaped(lexeme: str) -> str:
     >>> _unescaped(r"'a\tb\\c\'d\u0041''e\%'")
     "a\tb\\c'dA'e\\%"
     """
-    inner = lexeme[1:-1]
-    if "\\" not in inner and lexeme[0] not in inner:
+    inner, quote = lexeme[1:-1], lexeme[0]
+    if "\\" not in inner and quote not in inner:
         return inner
-    quote = lexeme[0]
 
     def plain(match: re.Match[str]) -> str:
         code = match[1]
@@ -399,20 +401,11 @@ def _unescaped(lexeme: str) -> str:
             return chr(int(code, 8))
         return _ESCAPES.get(code, code)
 
-    return _paired(_ESCAPED.sub(plain, inner))
-
-
-def _paired(value: str) -> str:
-    """Join surrogate pairs, as Java does; an unpaired surrogate becomes a question mark."""
+    value = _ESCAPED.sub(plain, inner)
     if not any("\ud800" <= letter <= "\udfff" for letter in value):
         return value
+    # join surrogate pairs, as Java does; an unpaired surrogate becomes a question mark
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", "?")
-
-
-def _hex(text: str, start: int, digits: str) -> str:
-    if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
-        raise InvalidRequest(f"The binary value at {place_at(text, start)} has other characters than 0-9 and A-F.")
-    return digits
 
 
 def _name(text: str, start: int, name: str) -> str:
@@ -420,14 +413,14 @@ def _name(text: str, start: int, name: str) -> str:
         return name
     if not name or "${" in name or any(unicodedata.category(letter) in ("Cc", "Cf", "Cs") for letter in name):
         raise InvalidRequest(
-            f"The name in backticks at {place_at(text, start)} cannot be used: it is empty or has characters in it that "
+            f"The name in backticks at {position_at(text, start)} cannot be used: it is empty or has characters in it that "
             "cannot be seen or that engines replace."
         )
     return name
 
 
 def _unreadable(text: str, index: int) -> InvalidRequest:
-    where, letter = place_at(text, index), text[index]
+    where, letter = position_at(text, index), text[index]
     if letter in "'\"`":
         what = "name" if letter == "`" else "string"
         return InvalidRequest(f"The {what} that begins at {where} is not closed. Close it with {letter}.")

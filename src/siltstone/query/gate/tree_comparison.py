@@ -13,8 +13,8 @@ from typing import Final
 from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
+from siltstone.query.gate.allowlist import UNITS_OF_TIME, WITH_UNIT
 from siltstone.query.gate.parser import Quantified
-from siltstone.query.gate.syntax import UNITS_OF_TIME, WITH_UNIT
 
 Path = tuple[str, ...]
 Resolve = Callable[[exp.Table], Path]
@@ -73,10 +73,10 @@ def check_same(
         one, other = pairs.pop()
         one, other = _bare(one), _bare(other)
         if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
-            found = _parts(one, other, table, datasets)
-            if found is None:
+            parts = _parts(one, other, table, datasets)
+            if parts is None:
                 raise _changed()
-            pairs += found
+            pairs += parts
         elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
             pairs += zip(one, other, strict=True)
         elif one != other:
@@ -102,15 +102,14 @@ def _changed() -> InvalidRequest:
 
 
 def _bare(node: object) -> object:
-    """Return the content of parentheses that only group."""
-    while isinstance(node, exp.Paren) or (isinstance(node, exp.Subquery) and not _beside(node)):
+    """Return the content of parentheses that only group: those of a subquery have no alias or clause, and no table."""
+    while isinstance(node, exp.Paren) or (
+        isinstance(node, exp.Subquery)
+        and isinstance(node.this, exp.Query)
+        and not any(value for name, value in node.args.items() if name != "this")
+    ):
         node = node.this
     return node
-
-
-def _beside(node: exp.Subquery) -> bool:
-    """True if a subquery has an alias or a clause, or is a table in parentheses."""
-    return not isinstance(node.this, exp.Query) or any(value for name, value in node.args.items() if name != "this")
 
 
 def _parts(
@@ -118,22 +117,23 @@ def _parts(
 ) -> list[tuple[object, object]] | None:
     """Return the parts of two nodes that are to be compared; None if the nodes differ."""
     if (path := _path(one)) is not None:
-        same = _shortened(path, datasets) == _path(other) or _is_unit(one, other)
-        return _stars(one, other) if same else None
+        if _shortened(path, datasets) != _path(other) and not _is_unit(one, other):
+            return None
+        return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []  # a star may exclude columns
     if type(one) is not type(other):
         return None
-    mine, others = _arguments(one), _arguments(other)
+    left, right = _arguments(one), _arguments(other)
     if isinstance(one, exp.Table) and isinstance(other, exp.Table) and isinstance(one.this, exp.Identifier):
         if table(one) != tuple(part.name for part in other.parts) or one.alias_or_name != other.alias_or_name:
             return None
-        mine["alias"], others["alias"] = one.alias_column_names, other.alias_column_names
-        mine, others = ({k: v for k, v in each.items() if k not in _NAMES} for each in (mine, others))
-    if mine.keys() != others.keys():
+        left["alias"], right["alias"] = one.alias_column_names, other.alias_column_names
+        left, right = ({k: v for k, v in side.items() if k not in _TABLE_NAMES} for side in (left, right))
+    if left.keys() != right.keys():
         return None
-    return [(_text(one, mine[name]), _text(other, others[name])) for name in mine]
+    return [(_text(one, left[name]), _text(other, right[name])) for name in left]
 
 
-_NAMES: Final = frozenset({"this", "db", "catalog"})
+_TABLE_NAMES: Final = frozenset({"this", "db", "catalog"})
 
 
 def _arguments(node: exp.Expr) -> dict[str, object]:
@@ -156,15 +156,10 @@ def _path(node: exp.Expr) -> Path | None:
     return (*(part.name for part in node.parts), *reversed(fields)) if isinstance(node, exp.Column) else None
 
 
-def _stars(one: exp.Expr, other: exp.Expr) -> list[tuple[object, object]]:
-    """Return the stars of two columns. A star may exclude columns."""
-    return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []
-
-
 def _shortened(path: Path, datasets: frozenset[Path]) -> Path:
     """Leave catalog and schema out before a column."""
-    named = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
-    return path[len(named) - 1 :] if named else path
+    dataset = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
+    return path[len(dataset) - 1 :] if dataset else path
 
 
 def _is_unit(one: exp.Expr, other: exp.Expr) -> bool:

@@ -11,8 +11,8 @@ Pure functions: from figures to a decision with its reason.
 * A dataset that does not fit even then is rejected before anything is read.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from siltstone.model.units import size_text
 
@@ -58,47 +58,47 @@ class Candidate:
 
 def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> Decision:
     """Decide whether a fill may start."""
-    return replace(_admit(candidate, held, budget_bytes), estimate_bytes=candidate.estimate_bytes)
-
-
-def _admit(candidate: Candidate, held: Iterable[Held], budget_bytes: int) -> Decision:
-    others = [one for one in held if one.name != candidate.name]
+    others = [other for other in held if other.name != candidate.name]
     needed = candidate.estimate_bytes
     size, budget = size_text(needed), size_text(budget_bytes)
-    free = budget_bytes - sum(one.size_bytes for one in others)
+    free = budget_bytes - sum(other.size_bytes for other in others)
     if needed <= free:
-        return _yes(f"it takes about {size} and {size_text(free)} of {budget} are free")
-    pinned = sum(one.size_bytes for one in others if one.pinned)
+        return _yes(candidate, f"it takes about {size} and {size_text(free)} of {budget} are free")
+    pinned = sum(other.size_bytes for other in others if other.pinned)
     if needed > budget_bytes:
-        return _no(f"it would take about {size}, and the hot cache has {budget}")
+        return _no(candidate, f"it would take about {size}, and the hot cache has {budget}")
     if needed > budget_bytes - pinned:
-        return _no(f"it would take about {size}, and {size_text(pinned)} of {budget} are pinned")
-    going = _going(others, needed - free)
-    names = ", ".join(one.name for one in going)
-    if candidate.by_name or _asked_more(candidate, going):
-        return _yes(f"it takes about {size}; {names} goes for it", evict=tuple(one.name for one in going))
-    return _no(f"it would take about {size} and drive out {names}, which is asked for more")
-
-
-def _going(others: Iterable[Held], missing: int) -> list[Held]:
-    """Return the least recently used residents that together free this many bytes."""
-    going: list[Held] = []
-    for one in sorted((one for one in others if not one.pinned), key=lambda one: (one.used_seconds, one.name)):
-        if missing <= 0:
-            break
-        going.append(one)
-        missing -= one.size_bytes
-    return going
-
-
-def _asked_more(candidate: Candidate, going: Sequence[Held]) -> bool:
+        return _no(candidate, f"it would take about {size}, and {size_text(pinned)} of {budget} are pinned")
+    victims = _victims(others, needed - free)
+    names = tuple(victim.name for victim in victims)
     missed = candidate.missed_seconds
-    return missed is not None and all(one.used_seconds < missed for one in going)
+    is_used_more = missed is not None and all(victim.used_seconds < missed for victim in victims)
+    if candidate.by_name or is_used_more:
+        return _yes(candidate, f"it takes about {size}; {', '.join(names)} goes for it", evict=names)
+    return _no(candidate, f"it would take about {size} and drive out {', '.join(names)}, which is asked for more")
 
 
-def _yes(why: str, *, evict: tuple[str, ...] = ()) -> Decision:
-    return Decision(resident=False, admitted=True, reason=f"Not resident yet: {why}.", evict=evict)
+def _victims(others: Iterable[Held], missing_bytes: int) -> list[Held]:
+    """Return the least recently used residents that together free this many bytes."""
+    victims: list[Held] = []
+    evictable = (other for other in others if not other.pinned)
+    for other in sorted(evictable, key=lambda other: (other.used_seconds, other.name)):
+        if missing_bytes <= 0:
+            break
+        victims.append(other)
+        missing_bytes -= other.size_bytes
+    return victims
 
 
-def _no(why: str) -> Decision:
-    return Decision(resident=False, reason=f"Not resident: {why}.")
+def _yes(candidate: Candidate, why: str, *, evict: tuple[str, ...] = ()) -> Decision:
+    return Decision(
+        resident=False,
+        admitted=True,
+        reason=f"Not resident yet: {why}.",
+        evict=evict,
+        estimate_bytes=candidate.estimate_bytes,
+    )
+
+
+def _no(candidate: Candidate, why: str) -> Decision:
+    return Decision(resident=False, reason=f"Not resident: {why}.", estimate_bytes=candidate.estimate_bytes)

@@ -15,7 +15,7 @@ from siltstone.dataset.store import Store
 from siltstone.errors import Gone, Unavailable, first_line
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query.hot.admission import Decision
-from siltstone.query.hot.dataset_resolver import Sources
+from siltstone.query.hot.dataset_resolver import DatasetResolver
 from siltstone.query.hot.directives import DirectiveFollower, DirectiveStore
 from siltstone.query.hot.duckdb_engine import budget_bytes
 from siltstone.query.hot.duckdb_types import UnsupportedType
@@ -24,8 +24,7 @@ from siltstone.query.hot.fill_queue import LOOKS, NO_LIMIT, Filler
 from siltstone.query.hot.memory_reclaim import MemoryReclaimer
 from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
 from siltstone.query.hot.resident import NotResident, Refreshed, Resident, State
-from siltstone.query.hot.residents import Residents, WaitPolicy
-from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
 from siltstone.query.hot.stats import CacheStats, Entry
 
 if TYPE_CHECKING:
@@ -69,30 +68,26 @@ class HotSnapshot:
 class HotCache:
     """Merged rows in memory. Thread-safe."""
 
-    def __init__(self, sources: Sources, *, settings: Settings, clock: Clock, wishes: DirectiveStore | None) -> None:
-        """Use `HotCache.open`."""
-        self._sources = sources
+    def __init__(
+        self, resolver: DatasetResolver, *, settings: Settings, clock: Clock, directives: DirectiveStore | None = None
+    ) -> None:
+        """Create an empty cache over the datasets of a lake.
+
+        A long-running process passes `directives`. Then the cache follows them, fills missed datasets in the
+        background, and reports what it holds. Without them it fills only on request, for a process that ends at once.
+        """
+        self._resolver = resolver
         self._clock = clock
         self._residents = Residents(
             budget_bytes=budget_bytes(settings.hot_cache_mb), query_bytes=settings.hot_query_mb * BYTES_PER_MB
         )
-        self._filler = Filler(self._residents, store=sources.store, clock=clock)
-        self._tidier = MemoryReclaimer(self._residents)
-        self._following = (
-            DirectiveFollower(wishes, self._residents, self._filler, clock=clock) if wishes is not None else None
+        self._filler = Filler(self._residents, store=resolver.store, clock=clock)
+        self._reclaimer = MemoryReclaimer(self._residents)
+        self._follower = (
+            DirectiveFollower(directives, self._residents, self._filler, clock=clock)
+            if directives is not None
+            else None
         )
-
-    @classmethod
-    def open(
-        cls, sources: Sources, *, settings: Settings, clock: Clock, wishes: DirectiveStore | None = None
-    ) -> "HotCache":
-        """Open an empty cache over the datasets of a lake.
-
-        A long-running process passes `wishes`. Then the cache follows the directives of the lake, fills missed datasets
-        in the background, and reports what it holds. Without `wishes` it fills only on request, for a process that ends
-        at once.
-        """
-        return cls(sources, settings=settings, clock=clock, wishes=wishes)
 
     # ---- queries -------------------------------------------------------------------------------------------------
 
@@ -102,7 +97,7 @@ class HotCache:
         Raises:
             NotFound: there is no such dataset.
         """
-        store = self._sources.store(name)
+        store = self._resolver.store(name)
         return self._decide(self._residents.slot(name), store)
 
     @contextmanager
@@ -114,14 +109,14 @@ class HotCache:
             NotFound: there is no such dataset.
         """
         self._check_open()
-        self._follow()
+        self._check_directives()
         moment, view = self._pin(sorted(set(names)))
         try:
             yield view
         except BaseException:
             view.reader.end()
             raise
-        self._residents.readers.give(view.reader, moment, current=lambda: self._is_current(moment))
+        self._residents.readers.release(view.reader, moment, current=lambda: self._is_current(moment))
 
     def want(self, name: str) -> Decision:
         """Record a miss of a dataset. In a long-running process, fill it after the answer if it is admitted.
@@ -129,8 +124,8 @@ class HotCache:
         Raises:
             NotFound: there is no such dataset.
         """
-        self._follow()
-        store = self._sources.store(name)
+        self._check_directives()
+        store = self._resolver.store(name)
         slot = self._residents.slot(name)
         with slot.lock:
             slot.missed_before_seconds, slot.missed_seconds = slot.missed_seconds, self._clock.monotonic_seconds()
@@ -138,15 +133,14 @@ class HotCache:
             decision = self._decide(slot, store)
             if not decision.resident:
                 slot.note(reason=decision.reason)
-            if decision.admitted and self._following is not None:
-                slot.wanted = True
-                self._residents.later(lambda: self._filler.behind(slot))
+            if decision.admitted and self._follower is not None:
+                slot.fill_scheduled = True
+                self._residents.run_later(lambda: self._filler.fill_in_background(slot))
         return decision
 
     def stats(self) -> CacheStats:
         """Return the statistics of every dataset that was queried."""
-        entries = tuple(slot.entry for slot in self._residents.all())
-        return CacheStats(budget_bytes=self._residents.budget_bytes, entries=entries)
+        return self._residents.stats()
 
     # ---- fill and evict ------------------------------------------------------------------------------------------
 
@@ -164,7 +158,7 @@ class HotCache:
             Unavailable: the lake was closed.
         """
         self._check_open()
-        self._sources.store(name)
+        self._resolver.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, patience=patience)
 
     def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
@@ -190,36 +184,36 @@ class HotCache:
         slot = self._residents.slot(name)
         with slot.lock:
             slot.note(pinned=False)
-            return self._residents.drop(slot, "Not resident: it was evicted.")
+            return self._residents.evict(slot, "Not resident: it was evicted.")
 
     def forget(self, folder: Path) -> None:
         """Evict the dataset of this folder, because purged or dropped data must not stay in memory."""
         for slot in self._residents.all():
             if slot.folder == folder:
                 with slot.lock:
-                    slot.forgets += 1
-                    self._residents.drop(slot, "Not resident: it was purged or dropped.")
+                    slot.generation += 1
+                    self._residents.evict(slot, "Not resident: it was purged or dropped.")
 
     def close(self) -> None:
         """Stop background fills, and release all residents."""
         self._residents.close()
-        if self._following is not None:
-            self._following.close()
+        if self._follower is not None:
+            self._follower.close()
 
     def _check_open(self) -> None:
         if self._residents.closing.is_set():
             raise Unavailable("The lake was closed, and its hot cache with it. Open it again.")
 
-    def _follow(self) -> None:
-        if self._following is not None:
-            self._following.look()
+    def _check_directives(self) -> None:
+        if self._follower is not None:
+            self._follower.check()
 
     # ---- refresh -------------------------------------------------------------------------------------------------
 
     def _decide(self, slot: Slot, store: Store) -> Decision:
         if slot.is_resident(store.incarnation):
             return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
-        if slot.entry.filling or slot.wanted:
+        if slot.entry.filling or slot.fill_scheduled:
             return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
@@ -233,47 +227,43 @@ class HotCache:
 
     def _pin_once(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
         with ExitStack() as locks:
-            found = {name: self._fresh(name, locks) for name in names}
-            residents = list(found.values())
+            residents = {name: self._refreshed(name, locks) for name in names}
             view = HotSnapshot(
-                reader=self._residents.readers.begin(residents),
-                tables={name: one.table for name, one in found.items()},
-                schemas={name: one.store.schema for name, one in found.items()},
-                states={name: one.state for name, one in found.items()},
-                purges={name: (one.state.incarnation, one.epoch) for name, one in found.items()},
+                reader=self._residents.readers.begin(list(residents.values())),
+                tables={name: resident.table for name, resident in residents.items()},
+                schemas={name: resident.store.schema for name, resident in residents.items()},
+                states={name: resident.state for name, resident in residents.items()},
+                purges={name: (resident.state.incarnation, resident.epoch) for name, resident in residents.items()},
             )
-            return moment_of(residents), view
+            return moment_of(list(residents.values())), view
 
-    def _fresh(self, name: str, locks: ExitStack) -> Resident:
+    def _refreshed(self, name: str, locks: ExitStack) -> Resident:
         """Return a refreshed resident. `locks` holds its lock."""
-        store = self._sources.store(name)
+        store = self._resolver.store(name)
         slot = self._residents.slot(name)
         locks.enter_context(slot.lock)
         resident = slot.resident
         if resident is None:
             raise NotResident(f"Dataset {name}: {slot.entry.reason or 'Not resident.'}")
         if resident.state.incarnation != store.incarnation:
-            self._residents.drop(slot, "Not resident: it was dropped and created again.")
+            self._residents.evict(slot, "Not resident: it was dropped and created again.")
             raise _Stale(slot, rows=0)
-        self._refresh(slot, resident)
+        rows, epoch = resident.rows, resident.epoch
+        try:
+            refreshed = _apply_changes(resident)
+        except NotResident as cold:
+            self._residents.evict(slot, f"Not resident: {cold}")
+            raise _Stale(slot, rows=rows) from cold
+        except Gone:
+            self._residents.evict(slot, "Not resident: it was dropped.")
+            raise
+        purged = resident.epoch != epoch
+        if refreshed is not None or purged:
+            self._reclaimer.after_refresh(slot, resident, refreshed, purged=purged)
         now = self._clock.now()
         slot.used_seconds = self._clock.monotonic_seconds()
         slot.note(hits=slot.entry.hits + 1, last_use=now, checked_at=now, sequence=resident.state.sequence)
         return resident
-
-    def _refresh(self, slot: Slot, resident: Resident) -> None:
-        rows, epoch = resident.rows, resident.epoch
-        try:
-            done = _look(resident)
-        except NotResident as cold:
-            self._residents.drop(slot, f"Not resident: {cold}")
-            raise _Stale(slot, rows=rows) from cold
-        except Gone:
-            self._residents.drop(slot, "Not resident: it was dropped.")
-            raise
-        purged = resident.epoch != epoch
-        if done is not None or purged:
-            self._tidier.refreshed(slot, resident, done, purged=purged)
 
     def _refill(self, stale: "_Stale") -> None:
         """Fill a dataset again: here if it is small, otherwise in the background.
@@ -297,8 +287,8 @@ class HotCache:
         return all(now.get(database) == sequence for database, sequence in moment)
 
 
-def _look(resident: Resident) -> Refreshed | None:
-    """Refresh a resident. Retry if a file was removed meanwhile."""
+def _apply_changes(resident: Resident) -> Refreshed | None:
+    """Apply the changes since the last refresh. Retry if a file was removed meanwhile."""
     import duckdb
 
     for _ in range(LOOKS):

@@ -2,7 +2,7 @@
 
 Each dataset is stored in an in-memory database of its own, attached under a generated name. A reader keeps a detached
 database until its transaction ends. Then all its memory is freed at once. DuckDB's allocator returns freed memory to
-the system on a thread of its own. `give_back` makes the allocators of Arrow and of the C library do the same.
+the system on a thread of its own. `release_memory` makes the allocators of Arrow and of the C library do the same.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _LOCKED: Final = {
     "temp_directory": "",
 }
 """Settings that forbid files, network, extensions, access to Python variables and spilling to disk."""
-_RETURNING: Final = {"allocator_background_threads": "true"}
+_RELEASING: Final = {"allocator_background_threads": "true"}
 """DuckDB's allocator keeps freed memory.
 
 With background threads it returns it to the system within one or two seconds.
@@ -54,7 +54,7 @@ class Engine:
 
         config: dict[str, str | bool | int | float | list[str]] = {
             **_LOCKED,
-            **_RETURNING,
+            **_RELEASING,
             "memory_limit": f"{memory_bytes // BYTES_PER_MB}MiB",
         }
         self._root: DuckDBPyConnection = duckdb.connect(":memory:", config=config)
@@ -62,7 +62,7 @@ class Engine:
         self._root.execute("SET lock_configuration = true")
         self._numbers = itertools.count(1)
         self._mutex = threading.Lock()
-        self._ending = weakref.finalize(self, _end, self._root)
+        self._finalizer = weakref.finalize(self, _close, self._root)
 
     def cursor(self) -> "DuckDBPyConnection":
         """Return a new connection to the same database."""
@@ -84,19 +84,19 @@ class Engine:
     def table_bytes(self) -> int:
         """Return the memory of all resident rows, in their current compression."""
         with self._mutex:
-            found = self._root.execute(
+            row = self._root.execute(
                 "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag IN ('IN_MEMORY_TABLE', 'BASE_TABLE')"
             ).fetchone()
-        return int(found[0]) if found and found[0] is not None else 0
+        return int(row[0]) if row and row[0] is not None else 0
 
     def close(self) -> None:
         """Close the database and free its memory. Running readers can finish."""
         with self._mutex:
-            self._ending()
-        give_back()
+            self._finalizer()
+        release_memory()
 
 
-def _end(root: "DuckDBPyConnection") -> None:
+def _close(root: "DuckDBPyConnection") -> None:
     """Close a connection, also while it is in use."""
     import duckdb
 
@@ -104,7 +104,7 @@ def _end(root: "DuckDBPyConnection") -> None:
         root.close()
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Make allocators return freed memory to the system. Without `malloc_trim` in the C library, only Arrow's does."""
     pa.default_memory_pool().release_unused()
     trim = getattr(_C_LIBRARY, "malloc_trim", None)

@@ -16,8 +16,16 @@ from siltstone.dataset.store import Store
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import first_line
 from siltstone.model.schema import filled
-from siltstone.query.hot.applied import GIVEN, apply, gone_tables, handed, insert, not_gone_sql, put
-from siltstone.query.hot.change_set import ChangeSet, deltas_above
+from siltstone.query.hot.change_set import (
+    ChangeSet,
+    apply,
+    change_sets_above,
+    deleted_tables,
+    insert,
+    insert_changes,
+    not_deleted_sql,
+    registered,
+)
 from siltstone.query.hot.duckdb_engine import TABLE, Engine
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, columns_sql
 from siltstone.spark_tasks.parquet_checksums import batches
@@ -72,8 +80,8 @@ def estimate_bytes(store: Store, snapshot: Snapshot) -> int:
         if sampled:
             whole = sum(file.size_bytes for file in files)
             sizes = [_column_bytes(store, folder / file.path, names) for file in chosen]
-            stored += sum(one for one, _ in sizes) * whole / sampled
-            encoded += sum(one for _, one in sizes) * whole / sampled
+            stored += sum(compressed for compressed, _ in sizes) * whole / sampled
+            encoded += sum(uncompressed for _, uncompressed in sizes) * whole / sampled
     return int(max(stored, encoded / ENCODED_SHARE) * ESTIMATE_MARGIN) + BLOCK_BYTES
 
 
@@ -87,10 +95,10 @@ def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
         for column in map(metadata.row_group(group).column, range(metadata.num_columns))
         if column.path_in_schema.split(".")[0] in names
     ]
-    return sum(one.total_compressed_size for one in columns), sum(one.total_uncompressed_size for one in columns)
+    return sum(c.total_compressed_size for c in columns), sum(c.total_uncompressed_size for c in columns)
 
 
-def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> int:
+def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits) -> int:
     """Create and fill the table of a dataset in its database, and return its number of rows.
 
     Raises:
@@ -100,15 +108,15 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     """
     import duckdb
 
-    work = _Work(engine, database, store, snapshot, allowed)
+    work = _RunningFill(engine, database, store, snapshot, limits)
     try:
         work.cursor.execute(f"CREATE TABLE {work.table} ({columns_sql(store.schema)})")
-        deltas = deltas_above(store, snapshot, snapshot.watermark)
-        work.base(next(deltas, ChangeSet(gone=(), put=store.schema.empty_table())))
-        for delta in deltas:
-            work.change(delta)
+        change_sets = change_sets_above(store, snapshot, snapshot.watermark)
+        work.insert_base(next(change_sets, ChangeSet(deletes=(), inserts=store.schema.empty_table())))
+        for changes in change_sets:
+            work.apply(changes)
     except duckdb.OutOfMemoryException as error:
-        raise FillTooLarge(allowed.size_bytes + 1) from error
+        raise FillTooLarge(limits.size_bytes + 1) from error
     except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
         raise UnsupportedType(f"It holds a value that the hot engine does not take ({first_line(error)}).") from error
     finally:
@@ -116,45 +124,44 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, allowe
     return work.rows
 
 
-class _Work:
+class _RunningFill:
     """One running fill."""
 
-    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, allowed: FillLimits) -> None:
+    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits) -> None:
         self.cursor: DuckDBPyConnection = engine.cursor()
         self.table = f"{database}.{TABLE}"
         self.rows = 0
-        self._engine, self._database, self._allowed = engine, database, allowed
+        self._engine, self._database, self._limits = engine, database, limits
         self._store, self._snapshot = store, snapshot
         self._before = engine.table_bytes()
-        self._read = 0
+        self._read_rows = 0
 
-    def base(self, delta: ChangeSet) -> None:
+    def insert_base(self, changes: ChangeSet) -> None:
         """Insert base without the rows that the first change set hides, then the rows of that change set."""
-        condition = not_gone_sql(delta, of="n")
-        with handed(self.cursor, gone_tables(delta)):
+        condition = not_deleted_sql(changes, of="n")
+        with registered(self.cursor, deleted_tables(changes)):
             for piece in pieces(self._store, self._snapshot):
                 check_values(piece)
-                with handed(self.cursor, {GIVEN: piece}):
-                    self.rows += insert(self.cursor, self.table, self._store.schema.names, condition)
-                self._packed(piece.num_rows)
-        self.rows += put(self.cursor, self.table, delta)
-        self._packed(delta.put.num_rows)
+                self.rows += insert(self.cursor, self.table, piece, condition)
+                self._compress(piece.num_rows)
+        self.rows += insert_changes(self.cursor, self.table, changes)
+        self._compress(changes.inserts.num_rows)
 
-    def change(self, delta: ChangeSet) -> None:
+    def apply(self, changes: ChangeSet) -> None:
         """Apply another change set."""
-        went, came = apply(self.cursor, self.table, delta)
-        self.rows += came - went
-        self._packed(delta.put.num_rows)
+        deleted_rows, inserted_rows = apply(self.cursor, self.table, changes)
+        self.rows += inserted_rows - deleted_rows
+        self._compress(changes.inserts.num_rows)
 
-    def _packed(self, rows: int) -> None:
+    def _compress(self, rows: int) -> None:
         """Compress the new rows, and check the memory limit."""
         self.cursor.execute(f"CHECKPOINT {self._database}")
-        self._read += rows
-        taken = self._engine.table_bytes() - self._before
-        if taken > self._allowed.size_bytes or self._allowed.stopping():
-            raise FillTooLarge(taken)
-        if self._allowed.progress is not None:
-            self._allowed.progress(self._read, self._snapshot.base.rows + self._snapshot.unfolded_rows)
+        self._read_rows += rows
+        size_bytes = self._engine.table_bytes() - self._before
+        if size_bytes > self._limits.size_bytes or self._limits.stopping():
+            raise FillTooLarge(size_bytes)
+        if self._limits.progress is not None:
+            self._limits.progress(self._read_rows, self._snapshot.base.rows + self._snapshot.unfolded_rows)
 
 
 def pieces(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
@@ -176,6 +183,6 @@ def _batches(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
         with readable(path), store.opened(path) as parquet:
-            own = [name for name in parquet.schema_arrow.names if name in names]
-            for batch in batches(parquet, BATCH_ROWS, columns=own):
+            columns = [name for name in parquet.schema_arrow.names if name in names]
+            for batch in batches(parquet, BATCH_ROWS, columns=columns):
                 yield filled(pa.Table.from_batches([batch]), store.schema)

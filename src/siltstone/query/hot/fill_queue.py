@@ -11,12 +11,11 @@ from siltstone.dataset.store import Store
 from siltstone.errors import SiltstoneError
 from siltstone.model.units import size_text
 from siltstone.query.hot.admission import Candidate, Decision, admit
-from siltstone.query.hot.duckdb_engine import give_back
+from siltstone.query.hot.duckdb_engine import release_memory
 from siltstone.query.hot.duckdb_types import UnsupportedType, columns_sql
 from siltstone.query.hot.fill import FillLimits, FillTooLarge, Progress, estimate_bytes, fill
 from siltstone.query.hot.resident import NotResident, Resident, has_columns_of
-from siltstone.query.hot.residents import Residents, WaitPolicy
-from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
 from siltstone.query.hot.stats import Entry
 
 LOOKS: Final = 5
@@ -43,9 +42,9 @@ class Filler:
 
     def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
         """Decide whether a dataset may be filled. Only footers are read."""
-        unfit = _unfit(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
-        if unfit is not None:
-            return Decision(resident=False, reason=f"Not resident: {unfit}")
+        reason = _unfit_reason(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
+        if reason is not None:
+            return Decision(resident=False, reason=f"Not resident: {reason}")
         candidate = Candidate(
             name=slot.name,
             estimate_bytes=_estimate(slot, store, snapshot),
@@ -54,7 +53,7 @@ class Filler:
         )
         return admit(candidate, self._residents.held(), budget_bytes=self._residents.budget_bytes)
 
-    def behind(self, slot: Slot, *, by_name: bool = False) -> None:
+    def fill_in_background(self, slot: Slot, *, by_name: bool = False) -> None:
         """Fill a slot in the background. An error becomes the reason why the dataset is not resident."""
         import duckdb
 
@@ -65,7 +64,7 @@ class Filler:
         except (SiltstoneError, OSError, duckdb.Error, pa.ArrowException) as error:
             slot.note(reason=f"Not resident: it could not be filled ({error}).")
         finally:
-            slot.wanted = False
+            slot.fill_scheduled = False
 
     def fill(
         self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
@@ -77,21 +76,21 @@ class Filler:
                 fills ended.
             NotFound: there is no such dataset.
         """
-        with self._residents.turn(slot, patience):
+        with self._residents.exclusive_fill(slot, patience):
             for _ in range(LOOKS):
                 store = self._store(slot.name)
                 if slot.is_resident(store.incarnation):
                     return slot.entry
                 try:
-                    return self._filled(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
+                    return self._fill_once(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
                 except (FileNotFoundError, DatasetChanged):
                     continue
         raise files_vanished(self._store(slot.name))
 
-    def _filled(
+    def _fill_once(
         self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: WaitPolicy
     ) -> Entry:
-        forgets, slot.folder = slot.forgets, store.path
+        generation, slot.folder = slot.generation, store.path
         snapshot = store.snapshot()
         if not has_columns_of(store, snapshot):
             raise DatasetChanged(f"{slot.name} was altered meanwhile")
@@ -99,60 +98,58 @@ class Filler:
         if not decision.admitted:
             slot.note(reason=decision.reason)
             raise NotResident(f"Dataset {slot.name}: {decision.reason}")
-        self._make_room(decision.evict, slot)
+        with slot.lock:  # a resident of an earlier incarnation
+            self._residents.evict(slot, "Not resident: it was dropped and created again.")
+        for name in decision.evict:
+            other = self._residents.slot(name)
+            with other.lock:
+                self._residents.evict(other, f"Not resident: {slot.name} took its room.")
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
         try:
-            resident, size = self._table(slot, store, snapshot, progress, patience)
+            resident, size_bytes = self._fill_table(slot, store, snapshot, progress, patience)
         finally:
             slot.note(filling=False)
         with slot.lock:
-            if slot.forgets != forgets:  # a purge deleted data that this fill has read
+            if slot.generation != generation:  # a purge deleted data that this fill has read
                 resident.close()
                 raise DatasetChanged(f"{slot.name} was purged while it was filled")
-            return self._published(slot, resident, size, started)
+            return self._publish(slot, resident, size_bytes, started)
 
-    def _make_room(self, names: tuple[str, ...], slot: Slot) -> None:
-        with slot.lock:  # a resident of an earlier incarnation
-            self._residents.drop(slot, "Not resident: it was dropped and created again.")
-        for name in names:
-            going = self._residents.slot(name)
-            with going.lock:
-                self._residents.drop(going, f"Not resident: {slot.name} took its room.")
-
-    def _table(
+    def _fill_table(
         self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: WaitPolicy
     ) -> tuple[Resident, int]:
         """Fill a table, and return it with its memory in bytes."""
+
+        def stopping() -> bool:
+            patience.check()
+            return self._residents.closing.is_set()
+
         engine = self._residents.engine
-        room = self._residents.budget_bytes - self._residents.size_bytes
+        room_bytes = self._residents.budget_bytes - self._residents.size_bytes
         before = engine.table_bytes()
         database = engine.attach()
         try:
-            allowed = FillLimits(size_bytes=room, progress=progress, stopping=lambda: self._stops(patience))
-            rows = fill(engine, database, store, snapshot, allowed)
+            limits = FillLimits(size_bytes=room_bytes, progress=progress, stopping=stopping)
+            rows = fill(engine, database, store, snapshot, limits)
         except BaseException as error:
             engine.detach(database)
-            give_back()
-            _blame(slot, store, error, room)
+            release_memory()
+            _note_failure(slot, store, error, room_bytes)
             raise
         return Resident(engine, database, store, snapshot, rows=rows), max(engine.table_bytes() - before, 0)
 
-    def _stops(self, patience: WaitPolicy) -> bool:
-        patience.check()
-        return self._residents.closing.is_set()
-
-    def _published(self, slot: Slot, resident: Resident, size: int, started: float) -> Entry:
+    def _publish(self, slot: Slot, resident: Resident, size_bytes: int, started: float) -> Entry:
         """Publish a resident. The caller holds the lock of its slot."""
         now = self._clock.monotonic_seconds()
         slot.resident = resident
         slot.used_seconds = now
-        slot.went = slot.came = slot.least_bytes = 0
-        self._residents.later(give_back)
+        slot.deleted_rows = slot.inserted_rows = slot.least_bytes = 0
+        self._residents.run_later(release_memory)
         return slot.note(
             resident=True,
             rows=resident.rows,
-            size_bytes=size,
+            size_bytes=size_bytes,
             fills=slot.entry.fills + 1,
             fill_seconds=now - started,
             sequence=resident.state.sequence,
@@ -161,26 +158,22 @@ class Filler:
         )
 
 
-def _blame(slot: Slot, store: Store, error: BaseException, room: int) -> None:
-    """Record why a fill failed.
-
-    Raises:
-        NotResident: the failure is a reason for a dataset not to be resident.
-    """
+def _note_failure(slot: Slot, store: Store, error: BaseException, room_bytes: int) -> None:
+    """Record why a fill failed. Raise NotResident if that is a reason for a dataset not to be resident."""
     match error:
         case UnsupportedType():
             slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
             reason = f"Not resident: {error}"
         case FillTooLarge():
             slot.least_bytes = max(slot.least_bytes, error.size_bytes)
-            reason = f"Not resident: it outgrew the {size_text(room)} that were free when it was filled."
+            reason = f"Not resident: it outgrew the {size_text(room_bytes)} that were free when it was filled."
         case _:
             return
     slot.note(reason=reason)
     raise NotResident(f"Dataset {slot.name}: {reason}") from error
 
 
-def _unfit(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
+def _unfit_reason(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
     """Return why a dataset cannot be hot; None if it may be. A value that prevented an earlier fill may be gone."""
     if slot.unfit is not None and not by_name:
         incarnation, reason, seen = slot.unfit

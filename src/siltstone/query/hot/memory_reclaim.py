@@ -6,12 +6,11 @@ from typing import Final
 from siltstone.errors import first_line
 from siltstone.query.hot.duckdb_types import names_sql
 from siltstone.query.hot.resident import Refreshed, Resident
-from siltstone.query.hot.residents import Residents
-from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.residents import Residents, Slot
 
 PACK_ROWS: Final = 50_000
 """Number of new rows above which they are compressed."""
-GONE_SHARE: Final = 4
+DELETED_SHARE: Final = 4
 """Divisor: when more than a quarter of the rows are deleted, the others are copied to free that memory."""
 
 
@@ -21,20 +20,29 @@ class MemoryReclaimer:
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
 
-    def refreshed(self, slot: Slot, resident: Resident, done: Refreshed | None, *, purged: bool) -> None:
+    def after_refresh(self, slot: Slot, resident: Resident, refreshed: Refreshed | None, *, purged: bool) -> None:
         """Count the effect of a refresh, and schedule background work.
 
         The caller holds the lock of the slot. After a purge no deleted row may stay in memory.
         """
-        if done is not None:
-            self._residents.readers.drop(resident.database)
-            _count(slot, resident, done)
-        copy = bool(slot.went) and (purged or slot.went > max(PACK_ROWS, resident.rows // GONE_SHARE))
-        if (copy or slot.came > PACK_ROWS) and not slot.packing:
+        if refreshed is not None:
+            self._residents.readers.end_idle(resident.database)
+            entry = slot.entry
+            slot.deleted_rows += refreshed.deleted_rows
+            slot.inserted_rows += refreshed.inserted_rows
+            slot.note(
+                rows=resident.rows,
+                size_bytes=entry.size_bytes + refreshed.size_bytes,
+                refreshes=entry.refreshes + 1,
+                applied_rows=entry.applied_rows + refreshed.deleted_rows + refreshed.inserted_rows,
+            )
+        many = slot.deleted_rows > max(PACK_ROWS, resident.rows // DELETED_SHARE)
+        copy = slot.deleted_rows > 0 and (purged or many)
+        if (copy or slot.inserted_rows > PACK_ROWS) and not slot.packing:
             slot.packing = True
-            self._residents.later(lambda: self._pack(slot, resident, copy=copy))
-        if done is not None and self._residents.size_bytes > self._residents.budget_bytes:
-            self._residents.later(self._shrink)
+            self._residents.run_later(lambda: self._pack(slot, resident, copy=copy))
+        if refreshed is not None and self._residents.size_bytes > self._residents.budget_bytes:
+            self._residents.run_later(self._shrink)
 
     def _pack(self, slot: Slot, resident: Resident, *, copy: bool) -> None:
         import duckdb
@@ -52,7 +60,7 @@ class MemoryReclaimer:
 
     def _compress(self, slot: Slot, resident: Resident) -> None:
         engine = self._residents.engine
-        came, before = slot.came, engine.table_bytes()
+        inserted_rows, before = slot.inserted_rows, engine.table_bytes()
         cursor = engine.cursor()
         try:
             cursor.execute(f"CHECKPOINT {resident.database}")
@@ -60,7 +68,7 @@ class MemoryReclaimer:
             cursor.close()
         with slot.lock:
             if slot.resident is resident:
-                slot.came -= came
+                slot.inserted_rows -= inserted_rows
                 slot.note(size_bytes=max(slot.entry.size_bytes + engine.table_bytes() - before, 0))
 
     def _copy(self, slot: Slot, resident: Resident) -> None:
@@ -76,7 +84,7 @@ class MemoryReclaimer:
             with slot.lock:
                 if slot.resident is not resident:
                     return
-                went, other = slot.went, resident.moved(database)
+                deleted_rows, other = slot.deleted_rows, resident.moved(database)
                 reader = self._residents.readers.begin([resident])
             undo.callback(reader.end)
             undo.callback(other.writer.close)
@@ -85,41 +93,27 @@ class MemoryReclaimer:
             cursor.execute(f"CREATE TABLE {other.table} AS SELECT {names} FROM {resident.table}")  # noqa: S608
             cursor.execute("COMMIT")
             cursor.execute(f"CHECKPOINT {database}")
-            size = max(engine.table_bytes() - before, 0)
+            size_bytes = max(engine.table_bytes() - before, 0)
             with slot.lock:
                 if slot.resident is not resident:
                     return
                 undo.pop_all()
                 reader.end()
-                self._taken(slot, resident, other)
-                slot.went -= went
-                slot.note(size_bytes=size)
-
-    def _taken(self, slot: Slot, resident: Resident, other: Resident) -> None:
-        slot.resident = other
-        slot.came = 0
-        self._residents.readers.drop(resident.database)
-        resident.close()
+                slot.resident = other
+                slot.inserted_rows = 0
+                self._residents.readers.end_idle(resident.database)
+                resident.close()
+                slot.deleted_rows -= deleted_rows
+                slot.note(size_bytes=size_bytes)
 
     def _shrink(self) -> None:
         """Evict the least recently used residents until the others fit, because residents grow with each refresh."""
         with self._residents.filling:
             while self._residents.size_bytes > self._residents.budget_bytes:
-                going = [one for one in self._residents.held() if not one.pinned]
-                if not going:
+                evictable = [held for held in self._residents.held() if not held.pinned]
+                if not evictable:
                     return
-                slot = self._residents.slot(min(going, key=lambda one: (one.used_seconds, one.name)).name)
+                least = min(evictable, key=lambda held: (held.used_seconds, held.name))
+                slot = self._residents.slot(least.name)
                 with slot.lock:
-                    self._residents.drop(slot, "Not resident: others grew, and it was used least recently.")
-
-
-def _count(slot: Slot, resident: Resident, done: Refreshed) -> None:
-    entry = slot.entry
-    slot.went += done.went
-    slot.came += done.came
-    slot.note(
-        rows=resident.rows,
-        size_bytes=entry.size_bytes + done.size_bytes,
-        refreshes=entry.refreshes + 1,
-        applied_rows=entry.applied_rows + done.went + done.came,
-    )
+                    self._residents.evict(slot, "Not resident: others grew, and it was used least recently.")

@@ -30,7 +30,7 @@ Moment = tuple[tuple[str, int], ...]
 
 def moment_of(residents: Sequence[Resident]) -> Moment:
     """Return the databases and sequences that a new transaction would see. The caller holds the locks of the slots."""
-    return tuple((one.database, one.state.sequence) for one in residents)
+    return tuple((resident.database, resident.state.sequence) for resident in residents)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,15 +46,15 @@ class Reader:
         Raises:
             duckdb.Error: DuckDB cannot parse it.
         """
-        found = self._prepared.pop(sql, None)
-        if found is None:
-            found = self.cursor.sql(sql)
-        self._prepared[sql] = found
+        query = self._prepared.pop(sql, None)
+        if query is None:
+            query = self.cursor.sql(sql)
+        self._prepared[sql] = query
         while len(self._prepared) > MOST_PREPARED:
             self._prepared.popitem(last=False)
-        return found
+        return query
 
-    def let_go(self) -> None:
+    def cancel_result(self) -> None:
         """Cancel a partly fetched result. DuckDB cannot start the next query on this cursor otherwise."""
         import duckdb
 
@@ -91,25 +91,25 @@ class Readers:
                 return waiting.pop()
         cursor = self._engine.cursor()
         cursor.execute("BEGIN")
-        for one in residents:
-            cursor.execute(f"SELECT 1 FROM {one.table} LIMIT 0")  # noqa: S608  # a transaction sees a database from its first use on
+        for resident in residents:
+            cursor.execute(f"SELECT 1 FROM {resident.table} LIMIT 0")  # noqa: S608  # a transaction sees a database from its first use on
         return Reader(cursor)
 
-    def give(self, reader: Reader, moment: Moment, *, current: Callable[[], bool]) -> None:
+    def release(self, reader: Reader, moment: Moment, *, current: Callable[[], bool]) -> None:
         """Return a transaction to the pool if it sees `current` rows, else end it.
 
-        `current` is called under the lock of `drop`, which runs after a dataset has changed. So no outdated transaction
+        `current` is called under the lock of `end_idle`, which runs after a dataset has changed. So no outdated transaction
         stays.
         """
-        reader.let_go()
+        reader.cancel_result()
         with self._mutex:
-            kept = sum(map(len, self._idle.values())) < MOST_IDLE and current()
-            if kept:
+            reusable = sum(map(len, self._idle.values())) < MOST_IDLE and current()
+            if reusable:
                 self._idle.setdefault(moment, []).append(reader)
-        if not kept:
+        if not reusable:
             reader.end()
 
-    def drop(self, database: str) -> None:
+    def end_idle(self, database: str) -> None:
         """End the idle transactions that see a database, because it has changed or is being evicted."""
         with self._mutex:
             moments = [moment for moment in self._idle if any(name == database for name, _ in moment)]

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from siltstone.dataset.read.change_feed import changes_since
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns, to_struct_json
-from siltstone.query.hot.applied import apply
-from siltstone.query.hot.change_set import deltas_above
+from siltstone.query.hot.change_set import apply, change_sets_above
 from siltstone.query.hot.duckdb_engine import TABLE, Engine
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class State:
 
 def columns_digest(schema: pa.Schema) -> str:
     """Return a digest that is equal for two schemas exactly if their columns are equal."""
-    said = json.dumps(to_struct_json(schema), sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:COLUMNS_HEX_DIGITS]
+    text = json.dumps(to_struct_json(schema), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:COLUMNS_HEX_DIGITS]
 
 
 def has_columns_of(store: Store, snapshot: Snapshot) -> bool:
@@ -68,8 +68,8 @@ def state_of(store: Store, snapshot: Snapshot) -> State:
 class Refreshed:
     """The effect of a refresh."""
 
-    went: int = 0
-    came: int = 0
+    deleted_rows: int = 0
+    inserted_rows: int = 0
     size_bytes: int = 0
     """Approximate memory of the new rows."""
 
@@ -108,26 +108,24 @@ class Resident:
             return None
         snapshot = self.store.snapshot()
         self._check(snapshot)
-        done = self._apply(*self._above(snapshot))
+        refreshed = self._apply(*self._above(snapshot))
         self._heads = (snapshot.changes.version, snapshot.base.version)
         self.epoch = snapshot.epoch
-        return done
+        return refreshed
 
     def _above(self, snapshot: Snapshot) -> tuple[Snapshot, int]:
         """Return a snapshot that has the changes above our sequence, and its last complete sequence."""
-        mine = self.state.sequence
-        if snapshot.changes.transactions.get(APP_PRUNE, 0) <= mine:
-            return snapshot, max(snapshot.changes.transactions.get(APP_SEQ, 0), mine)
-        from siltstone.dataset.read.change_feed import changes_since
-
+        current = self.state.sequence
+        if snapshot.changes.transactions.get(APP_PRUNE, 0) <= current:
+            return snapshot, max(snapshot.changes.transactions.get(APP_SEQ, 0), current)
         try:
-            kept = changes_since(self.store, mine)
+            above = changes_since(self.store, current)
         except NotFound as error:
             raise NotResident(
                 "Changes were folded and deleted before it saw them, so it has to be filled again."
             ) from error
         self._check(self.store.snapshot())  # these files may be newer than the snapshot; its content must not be
-        return kept, max((sequence_of(file) for file in kept.changes.files), default=mine)
+        return above, max((sequence_of(file) for file in above.changes.files), default=current)
 
     def _check(self, snapshot: Snapshot) -> None:
         columns = snapshot.base.schema
@@ -141,19 +139,21 @@ class Resident:
             raise NotResident("It was set back to an earlier state, so it has to be filled again.")
 
     def _apply(self, above: Snapshot, sequence: int) -> Refreshed | None:
-        mine = self.state.sequence
-        if sequence == mine:
+        current = self.state.sequence
+        if sequence == current:
             return None
-        done = Refreshed()
-        for delta in deltas_above(self.store, above, mine):
-            went, came = apply(self.writer, self.table, delta)
-            self.rows += came - went
-            self.state = replace(self.state, sequence=delta.sequence)
-            done = Refreshed(
-                went=done.went + went, came=done.came + came, size_bytes=done.size_bytes + delta.put.nbytes
+        total = Refreshed()
+        for changes in change_sets_above(self.store, above, current):
+            deleted_rows, inserted_rows = apply(self.writer, self.table, changes)
+            self.rows += inserted_rows - deleted_rows
+            self.state = replace(self.state, sequence=changes.sequence)
+            total = Refreshed(
+                deleted_rows=total.deleted_rows + deleted_rows,
+                inserted_rows=total.inserted_rows + inserted_rows,
+                size_bytes=total.size_bytes + changes.inserts.nbytes,
             )
         self.state = replace(self.state, sequence=sequence)
-        return done
+        return total
 
     def moved(self, database: str) -> "Resident":
         """Return a resident for another database with a copy of the current rows.

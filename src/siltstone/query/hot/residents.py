@@ -1,5 +1,7 @@
 """The slots of all datasets, the database that holds their rows, and the background thread.
 
+A slot is the entry of one dataset: its resident, if any, its lock and its counters.
+
 Locks are acquired in this order:
 
 1. `filling`: one fill at a time. Two fills cannot claim the same memory, and two threads that request one dataset fill
@@ -15,14 +17,15 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
 
 from siltstone.query.hot.admission import Held
-from siltstone.query.hot.duckdb_engine import Engine, give_back
+from siltstone.query.hot.duckdb_engine import Engine, release_memory
 from siltstone.query.hot.read_transactions import Readers
-from siltstone.query.hot.resident import NotResident
-from siltstone.query.hot.slot import Slot
+from siltstone.query.hot.resident import NotResident, Resident
+from siltstone.query.hot.stats import CacheStats, Entry
 
 LOOK_SECONDS: Final = 0.05
 """Interval in seconds at which a waiting thread checks whether it may wait longer."""
@@ -38,6 +41,67 @@ class WaitPolicy:
     """Raises if the query is cancelled or its time is up."""
 
 
+@dataclass(slots=True, eq=False)
+class Slot:
+    """Entry of one dataset. It is never removed after the first query, because counters outlive residents.
+
+    Counters change under the lock.
+    """
+
+    name: str
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held to check, refresh or replace the resident."""
+    resident: Resident | None = None
+    entry: Entry = field(init=False)
+    used_seconds: float = 0.0
+    missed_seconds: float | None = None
+    """Time of the last miss."""
+    missed_before_seconds: float | None = None
+    """Time of the miss before that."""
+    estimate: tuple[int, int] | None = None
+    """Version of base that was estimated, and the estimate in bytes."""
+    least_bytes: int = 0
+    """Memory that a stopped fill had reached: a lower bound for the next estimate."""
+    unfit: tuple[str, str, float] | None = None
+    """Incarnation of a dataset with a value that cannot be hot, the reason, and the time of that fill."""
+    fill_scheduled: bool = False
+    """True while a fill waits or runs in the background."""
+    deleted_rows: int = 0
+    """Rows deleted since the last packing. They still take memory."""
+    inserted_rows: int = 0
+    """Rows inserted since the last packing. They are not compressed."""
+    packing: bool = False
+    """True while the rows are packed in the background."""
+    folder: Path | None = None
+    """Folder of the files that the last fill has read."""
+    generation: int = 0
+    """Number of purges and drops. A fill that started before the last one is invalid."""
+
+    def __post_init__(self) -> None:
+        self.entry = Entry(name=self.name)
+
+    def note(self, **changed: Any) -> Entry:  # noqa: ANN401
+        """Change some counters."""
+        self.entry = replace(self.entry, **changed)
+        return self.entry
+
+    def is_resident(self, incarnation: str) -> bool:
+        """True if the rows of this incarnation are resident."""
+        resident = self.resident
+        return resident is not None and resident.state.incarnation == incarnation
+
+    def held(self) -> Held | None:
+        """Return the resident as the admission policy sees it; None if there is no resident."""
+        if self.resident is None:
+            return None
+        return Held(
+            name=self.name,
+            size_bytes=self.entry.size_bytes,
+            pinned=self.entry.pinned,
+            used_seconds=self.used_seconds,
+        )
+
+
 class Residents:
     """The slots, by name. Thread-safe."""
 
@@ -49,7 +113,7 @@ class Residents:
         self.closing = threading.Event()
         self._slots: dict[str, Slot] = {}
         self._mutex = threading.Lock()
-        self._behind = ThreadPoolExecutor(1, thread_name_prefix="silt-hot")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="silt-hot")
 
     def slot(self, name: str) -> Slot:
         """Return the slot of a dataset."""
@@ -65,12 +129,16 @@ class Residents:
         """Return the residents as the admission policy sees them."""
         return [held for slot in self.all() if (held := slot.held()) is not None]
 
+    def stats(self) -> CacheStats:
+        """Return the statistics of every slot."""
+        return CacheStats(budget_bytes=self.budget_bytes, entries=tuple(slot.entry for slot in self.all()))
+
     @property
     def size_bytes(self) -> int:
         """Memory of all residents."""
         return sum(held.size_bytes for held in self.held())
 
-    def drop(self, slot: Slot, reason: str) -> bool:
+    def evict(self, slot: Slot, reason: str) -> bool:
         """Evict a resident, and return whether there was one.
 
         The caller holds the lock of the slot. Running readers can finish.
@@ -78,15 +146,15 @@ class Residents:
         resident, slot.resident = slot.resident, None
         if resident is None:
             return False
-        self.readers.drop(resident.database)
+        self.readers.end_idle(resident.database)
         resident.close()
-        gone = slot.entry.evictions + 1
-        slot.note(resident=False, rows=0, size_bytes=0, evictions=gone, reason=reason, sequence=None)
-        self.later(give_back)
+        evictions = slot.entry.evictions + 1
+        slot.note(resident=False, rows=0, size_bytes=0, evictions=evictions, reason=reason, sequence=None)
+        self.run_later(release_memory)
         return True
 
     @contextmanager
-    def turn(self, slot: Slot, patience: WaitPolicy) -> Iterator[None]:
+    def exclusive_fill(self, slot: Slot, patience: WaitPolicy) -> Iterator[None]:
         """Hold `filling` for a slot during a block.
 
         Raises:
@@ -103,16 +171,16 @@ class Residents:
         finally:
             self.filling.release()
 
-    def later(self, work: Callable[[], None]) -> None:
+    def run_later(self, work: Callable[[], None]) -> None:
         """Run a function on the background thread, after all earlier ones."""
         with self._mutex:
             if not self.closing.is_set():
-                self._behind.submit(work)
+                self._background.submit(work)
 
     def close(self) -> None:
         """Stop the background thread, and release all residents."""
         with self._mutex:
             self.closing.set()
-        self._behind.shutdown(wait=True, cancel_futures=True)
+        self._background.shutdown(wait=True, cancel_futures=True)
         self.readers.close()
         self.engine.close()

@@ -1,7 +1,7 @@
 """Counters of each dataset in the hot cache, for users and for the admission policy."""
 
 import datetime
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from siltstone.model.units import size_text
@@ -74,7 +74,7 @@ class CacheStats:
     """Statistics of the whole cache."""
 
     budget_bytes: int
-    entries: tuple[Entry, ...] = field(default_factory=tuple)
+    entries: tuple[Entry, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -93,8 +93,3 @@ class CacheStats:
             "bytes": self.size_bytes,
             "datasets": [entry.to_dict() for entry in self.entries],
         }
-
-
-def noted(entry: Entry, **changed: Any) -> Entry:  # noqa: ANN401
-    """Return a copy of an entry with some counters changed."""
-    return replace(entry, **changed)

@@ -4,11 +4,13 @@ Nothing is passed through unchecked. Each node of the tree has its own rule. The
 and writes SQL with that type and those values. A node, an argument or a type without a rule raises `Unsupported`. Then
 Spark answers.
 
-`select` (queries), `scopes` (names), `expressions`, `functions`, `aggregates`, `types`, `typed_sql` (SQL text with its type),
-`subset` (the published subset, as data), `outside` (the error).
+* `select` is the entry point: SELECT and FROM, set operations, common table expressions, subqueries.
+* `result_clauses` translates GROUP BY, HAVING, ORDER BY and LIMIT.
+* `expressions`, `functions` (of one row) and `aggregates` (of many rows, and windows) have the rules of expressions.
+* `scopes` resolves names, `types` has Spark's rules of types, `typed_sql` is SQL text with its type.
+* `subset` is the published subset, as data.
 """
 
-from siltstone.query.translate.outside import Unsupported
-from siltstone.query.translate.select import Relation, Translated, translate
 
-__all__ = ["Relation", "Translated", "Unsupported", "translate"]
+class Unsupported(Exception):  # noqa: N818
+    """The query is outside the subset; the message is a phrase that names the unsupported part."""

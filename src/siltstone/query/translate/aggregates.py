@@ -6,10 +6,9 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.query.translate import types
+from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.expressions import ExpressionTranslator, check_args, rule
-from siltstone.query.translate.outside import Unsupported
-from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, guarded
+from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted
 from siltstone.query.translate.types import BOOLEAN, DOUBLE, INT, LONG
 
 SUM_DIGITS: Final = 10
@@ -25,13 +24,11 @@ def is_aggregated(node: exp.Expr) -> bool:
     """True if an expression contains an aggregate, outside of windows and subqueries."""
     if isinstance(node, exp.Query):
         return False
-    if isinstance(node, AGGREGATES) and not isinstance(_unfiltered(node).parent, exp.Window):
-        return True
+    if isinstance(node, AGGREGATES):
+        filtered = node.parent if isinstance(node.parent, exp.Filter) else node
+        if not isinstance(filtered.parent, exp.Window):
+            return True
     return any(is_aggregated(child) for child in node.iter_expressions())
-
-
-def _unfiltered(node: exp.Expr) -> exp.Expr:
-    return node.parent if isinstance(node.parent, exp.Filter) else node
 
 
 def _argument(to: ExpressionTranslator, node: exp.Expr) -> tuple[str, TypedSql]:
@@ -47,12 +44,12 @@ def _argument(to: ExpressionTranslator, node: exp.Expr) -> tuple[str, TypedSql]:
     return "", to(node.this)
 
 
-def _named(node: exp.Expr, piece: TypedSql, inner: TypedSql, called: str) -> TypedSql:
+def _named(node: exp.Expr, piece: TypedSql, inner: TypedSql, function: str) -> TypedSql:
     """Give an aggregate of a plain column the name that Spark gives it."""
     argument = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     if isinstance(argument, exp.Column) and inner.name and not inner.sql.startswith("struct_extract"):
         distinct = "DISTINCT " if isinstance(node.this, exp.Distinct) else ""
-        return piece.named(f"{called}({distinct}{inner.name})")
+        return piece.named(f"{function}({distinct}{inner.name})")
     return piece
 
 
@@ -129,8 +126,8 @@ def _least(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.LogicalAnd, exp.LogicalOr, args="this")
 def _all(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    called = "bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or"
-    return TypedSql(sql=f"{called}({to.boolean(node.this).sql})", kind=BOOLEAN)
+    function = "bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or"
+    return TypedSql(sql=f"{function}({to.boolean(node.this).sql})", kind=BOOLEAN)
 
 
 _FILTERED: Final = (exp.Count, exp.Sum, exp.Min, exp.Max)
@@ -174,18 +171,18 @@ def _window(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     else:
         over = _over(to, node)
         ordered, framed = bool(node.args.get("order")), bool(node.args.get("spec"))
-    called = node.this
-    if type(called) in _RANKS:
-        check_args(called, frozenset())
+    function = node.this
+    if type(function) in _RANKS:
+        check_args(function, frozenset())
         if not ordered or framed:
-            raise Unsupported(f"{called.key.upper()} without an order, or with a frame")
-        return TypedSql(sql=cast_sql(f"{_RANKS[type(called)]}() OVER {over}", INT), kind=INT)
-    if isinstance(called, exp.Lag | exp.Lead):
-        return _neighbour(to, called, over, ordered=ordered, framed=framed)
-    if isinstance(called, _OVER) and not isinstance(called.this, exp.Distinct):
-        inner = to(called)
+            raise Unsupported(f"{function.key.upper()} without an order, or with a frame")
+        return TypedSql(sql=cast_sql(f"{_RANKS[type(function)]}() OVER {over}", INT), kind=INT)
+    if isinstance(function, exp.Lag | exp.Lead):
+        return _neighbour(to, function, over, ordered=ordered, framed=framed)
+    if isinstance(function, _OVER) and not isinstance(function.this, exp.Distinct):
+        inner = to(function)
         return TypedSql(sql=_inserted(inner.sql, f" OVER {over}"), kind=inner.kind)
-    raise Unsupported(f"{called.key.upper()} over a window")
+    raise Unsupported(f"{function.key.upper()} over a window")
 
 
 def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str, *, ordered: bool, framed: bool) -> TypedSql:
@@ -209,19 +206,16 @@ def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
             raise Unsupported("PARTITION BY of such values")
         parts.append(f"PARTITION BY {', '.join(piece.sql for piece in pieces)}")
     if node.args.get("order"):
-        parts.append(f"ORDER BY {', '.join(ordered(to, one) for one in node.args['order'].expressions)}")
+        terms = []
+        for term in node.args["order"].expressions:
+            check_args(term, frozenset({"this", "desc", "nulls_first"}))
+            terms.append(f"{order_key(to(term.this))} {direction(term)}")
+        parts.append(f"ORDER BY {', '.join(terms)}")
     if node.args.get("spec"):
         if not node.args.get("order"):
             raise Unsupported("a frame without an order")
         parts.append(_frame(node.args["spec"]))
     return f"({' '.join(parts)})"
-
-
-def ordered(to: ExpressionTranslator, node: exp.Expr) -> str:
-    """Translate one term of ORDER BY, with an explicit position of nulls."""
-    check_args(node, frozenset({"this", "desc", "nulls_first"}))
-    piece = to(node.this)
-    return f"{order_key(piece)} {direction(node)}"
 
 
 def order_key(piece: TypedSql) -> str:
@@ -266,6 +260,3 @@ def _bound(value: object, side: object, kind: str) -> tuple[str, float]:
     if isinstance(value, exp.Literal) and kind == "ROWS" and str(value.this).isdigit():
         return f"{value.this} {where}", sign * int(value.this)
     raise Unsupported("such a bound of a frame")
-
-
-__all__ = ["direction", "guarded", "is_aggregated", "order_key", "ordered"]

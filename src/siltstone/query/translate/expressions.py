@@ -14,8 +14,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from siltstone.query.gate.parser import Quantified
-from siltstone.query.translate import types
-from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.typed_sql import (
     TypedSql,
     cast_sql,
@@ -24,10 +23,20 @@ from siltstone.query.translate.typed_sql import (
     implicit,
     moment,
     number,
-    parameter,
     text_literal,
 )
-from siltstone.query.translate.types import BOOLEAN, DATE, DOUBLE, LONG, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ, common
+from siltstone.query.translate.types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    LONG,
+    NULL,
+    STRING,
+    TEMPORAL,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    common,
+)
 
 if TYPE_CHECKING:
     from siltstone.query.translate.scopes import Scope
@@ -38,7 +47,6 @@ NO_EFFECT: Final = frozenset({"big_int", "safe", "typed", "coalesce", "ignore_nu
 """Arguments that describe differences of sqlglot's dialects, not the query."""
 MAX_PIECE_CHARS: Final = 100_000
 """Longest translation of one expression. Some rules write an operand twice, so a nested one doubles at every level."""
-TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
@@ -72,21 +80,15 @@ class QueryContext(Protocol):
         ...
 
 
-def check_args(node: exp.Expr, known: frozenset[str]) -> None:
+def check_args(node: exp.Expr, allowed: frozenset[str]) -> None:
     """Reject a node with an argument that its rule does not handle.
 
     Raises:
         Unsupported: it has one.
     """
     for name, value in node.args.items():
-        if value and name not in known and name not in NO_EFFECT:
+        if value and name not in allowed and name not in NO_EFFECT:
             raise Unsupported(f"{name.strip('_').upper()} in {node.key.upper()}")
-
-
-def _called(node: exp.Expr) -> str:
-    """Return a node's name in the query, because sqlglot has names of its own for many of Spark's functions."""
-    named = re.match(r"\w+(?=\()", node.sql(dialect="spark")) if isinstance(node, exp.Func) else None
-    return named[0].upper() if named else node.key.upper()
 
 
 class ExpressionTranslator:
@@ -104,11 +106,14 @@ class ExpressionTranslator:
         Raises:
             Unsupported: it is not in the subset.
         """
-        found = RULES.get(type(node))
-        if found is None:
-            raise Unsupported(_called(node))
-        check_args(node, found[1])
-        piece = found[0](self, node)
+        registered = RULES.get(type(node))
+        if registered is None:
+            # the name in Spark's text, because sqlglot has names of its own for many of Spark's functions
+            named = re.match(r"\w+(?=\()", node.sql(dialect="spark")) if isinstance(node, exp.Func) else None
+            raise Unsupported(named[0].upper() if named else node.key.upper())
+        translate_node, allowed = registered
+        check_args(node, allowed)
+        piece = translate_node(self, node)
         if len(piece.sql) > MAX_PIECE_CHARS:
             raise Unsupported(f"an expression of more than {MAX_PIECE_CHARS:,} characters once it is translated")
         return piece
@@ -209,7 +214,7 @@ def _paren(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 def _add(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     sign = "+" if isinstance(node, exp.Add) else "-"
     if isinstance(node.expression, exp.Interval):
-        return _shifted(to, node, sign)
+        return _date_plus_interval(to, node, sign)
     left, right = _numbers(to, node)
     if types.is_decimal(left.kind):
         scale = max(left.kind.scale, right.kind.scale)
@@ -218,20 +223,20 @@ def _add(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
         return TypedSql(
             sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind
         )
-    return TypedSql(sql=cast_sql(called(sign, left, right), left.kind), kind=left.kind)
+    return TypedSql(sql=cast_sql(arithmetic(sign, left, right), left.kind), kind=left.kind)
 
 
-_CALLED: Final = {"+": "add", "-": "subtract", "*": "multiply"}
+_ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply"}
 
 
-def called(sign: str, left: TypedSql, right: TypedSql) -> str:
+def arithmetic(sign: str, left: TypedSql, right: TypedSql) -> str:
     """Return a sum, a difference or a product of values of one type.
 
     For whole numbers it calls the function by name. DuckDB rewrites ``x + 1 > 0`` to ``x > -1``, which hides the
     overflow.
     """
     if types.is_integer(left.kind):
-        return f"{_CALLED[sign]}({left.sql}, {right.sql})"
+        return f"{_ARITHMETIC[sign]}({left.sql}, {right.sql})"
     return f"({left.sql} {sign} {right.sql})"
 
 
@@ -239,7 +244,7 @@ def called(sign: str, left: TypedSql, right: TypedSql) -> str:
 def _multiply(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     left, right = _numbers(to, node)
     if not types.is_decimal(left.kind):
-        return TypedSql(sql=cast_sql(called("*", left, right), left.kind), kind=left.kind)
+        return TypedSql(sql=cast_sql(arithmetic("*", left, right), left.kind), kind=left.kind)
     digits = left.kind.precision + right.kind.precision
     kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
     one = left.sql
@@ -298,7 +303,7 @@ def _negative(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     check_negated(inner.kind)
     if types.is_integer(inner.kind):
         zero = TypedSql(sql=cast_sql("0", inner.kind), kind=inner.kind)
-        return TypedSql(sql=cast_sql(called("-", zero, inner), inner.kind), kind=inner.kind)
+        return TypedSql(sql=cast_sql(arithmetic("-", zero, inner), inner.kind), kind=inner.kind)
     return TypedSql(sql=cast_sql(f"(- {inner.sql})", inner.kind), kind=inner.kind)
 
 
@@ -312,22 +317,20 @@ def check_negated(kind: pa.DataType) -> None:
         raise Unsupported("a change of sign of decimals with many digits")
 
 
-INTERVALS: Final = {"DAY": "DAY", "DAYS": "DAY", "WEEK": "WEEK", "WEEKS": "WEEK", "MONTH": "MONTH", "MONTHS": "MONTH"}
-INTERVALS_YEAR: Final = {"YEAR": "YEAR", "YEARS": "YEAR"}
+_INTERVAL_UNITS: Final = {f"{unit}{plural}": unit for unit in ("DAY", "WEEK", "MONTH", "YEAR") for plural in ("", "S")}
 
 
-def _shifted(to: ExpressionTranslator, node: exp.Expr, sign: str) -> TypedSql:
+def _date_plus_interval(to: ExpressionTranslator, node: exp.Expr, sign: str) -> TypedSql:
     """Translate a date plus or minus days, weeks, months or years.
 
     A day beyond the end of the month becomes its last day.
     """
     day, interval = to(node.this), node.expression
-    unit = str(interval.args.get("unit") or "").upper()
+    unit = _INTERVAL_UNITS.get(str(interval.args.get("unit") or "").upper())
     count = interval.this.this if isinstance(interval.this, exp.Literal) else None
-    known = (INTERVALS | INTERVALS_YEAR).get(unit)
-    if day.kind != DATE or known is None or not str(count).isdigit() or int(str(count)) > 100_000:  # noqa: PLR2004
+    if day.kind != DATE or unit is None or not str(count).isdigit() or int(str(count)) > 100_000:  # noqa: PLR2004
         raise Unsupported("this INTERVAL")
-    return TypedSql(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {known})", DATE), kind=DATE)
+    return TypedSql(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {unit})", DATE), kind=DATE)
 
 
 # ---- comparisons and conditions -------------------------------------------------------------------------------------
@@ -588,6 +591,3 @@ def _cast(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
         return literal if literal.kind == kind else converted(literal, kind)
     unsure = inner.digits is not None and types.is_integer(kind)  # a suffix (1L) is parsed as a cast, too
     return replace(converted(inner, kind), name=inner.name, unsure=unsure)
-
-
-__all__ = ["ExpressionTranslator", "check_args", "chosen", "common", "parameter", "rule", "unified"]

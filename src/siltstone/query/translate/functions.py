@@ -6,9 +6,8 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.query.translate import types
+from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.expressions import ExpressionTranslator, check_negated, null_test, rule
-from siltstone.query.translate.outside import Unsupported
 from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, guarded
 from siltstone.query.translate.types import BOOLEAN, DATE, INT, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ
 
@@ -28,11 +27,7 @@ def _text(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def _count(node: exp.Expr | None, *, what: str) -> int:
-    """Return a literal whole number that is not negative.
-
-    Raises:
-        Unsupported: it is something else, or Spark rejects it.
-    """
+    """Return a literal whole number that is not negative."""
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
         if int(node.this) <= MAX_INT:
             return int(node.this)
@@ -56,8 +51,8 @@ def _length(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.Trim, args="this position")
 def _trim(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    called = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "trim")
-    return TypedSql(sql=f"{called}({_text(to, node.this).sql}, ' ')", kind=STRING)
+    function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "trim")
+    return TypedSql(sql=f"{function}({_text(to, node.this).sql}, ' ')", kind=STRING)
 
 
 @rule(exp.Substring, args="this start length")
@@ -75,7 +70,7 @@ def _ends(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     )
 
 
-_HOLDS: Final[dict[type[exp.Expr], str]] = {
+_TEXT_TESTS: Final[dict[type[exp.Expr], str]] = {
     exp.StartsWith: "starts_with",
     exp.EndsWith: "ends_with",
     exp.Contains: "contains",
@@ -84,8 +79,8 @@ _HOLDS: Final[dict[type[exp.Expr], str]] = {
 
 @rule(exp.StartsWith, exp.EndsWith, exp.Contains, args="this expression")
 def _holds(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    called = _HOLDS[type(node)]
-    return TypedSql(sql=f"{called}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
+    function = _TEXT_TESTS[type(node)]
+    return TypedSql(sql=f"{function}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
 
 
 @rule(exp.Replace, args="this expression replacement")
@@ -94,36 +89,36 @@ def _replace(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if not search.text:
         raise Unsupported("REPLACE of what is no plain text")
     by = node.args.get("replacement")
-    inner, put = _text(to, node.this), _text(to, by) if by is not None else _NOTHING
-    sql = f"replace({inner.sql}, {search.sql}, {put.sql})"
+    inner, replacement = _text(to, node.this), _text(to, by) if by is not None else _EMPTY_TEXT
+    sql = f"replace({inner.sql}, {search.sql}, {replacement.sql})"
     if _replaces_by_less(node):
         return TypedSql(sql=sql, kind=STRING)
     _check_grows_once(node.this, *([by] if by is not None else []))
-    return TypedSql(sql=_bounded(f"{_bytes(inner)} * greatest({_bytes(put)}, 1)", sql), kind=STRING)
+    return TypedSql(sql=_bounded(f"{_bytes(inner)} * greatest({_bytes(replacement)}, 1)", sql), kind=STRING)
 
 
 @rule(exp.Concat, exp.DPipe, args="this expression expressions")
 def _concat(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    parts = list(_put_together(node))
+    parts = list(_operands(node))
     _check_grows_once(*parts)
     pieces = [_text(to, part) for part in parts]
     sql = f"({' || '.join(piece.sql for piece in pieces)})"
     return TypedSql(sql=_bounded(" + ".join(map(_bytes, pieces)), sql), kind=STRING)
 
 
-_NOTHING: Final = TypedSql(sql="''", kind=STRING, text="")
-_TOGETHER: Final = (exp.Concat, exp.DPipe)
+_EMPTY_TEXT: Final = TypedSql(sql="''", kind=STRING, text="")
+_CONCATENATIONS: Final = (exp.Concat, exp.DPipe)
 
 
-def _put_together(node: exp.Expr) -> Iterator[exp.Expr]:
+def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the operands of a concatenation: `a || b || c` has three, however it is nested."""
     node = node.unnest()
-    if not isinstance(node, _TOGETHER):
+    if not isinstance(node, _CONCATENATIONS):
         yield node
         return
     parts = node.expressions if isinstance(node, exp.Concat) else [node.this, node.expression]
     for part in parts:
-        yield from _put_together(part)
+        yield from _operands(part)
 
 
 def _bytes(piece: TypedSql) -> str:
@@ -138,18 +133,14 @@ def _bounded(size: str, sql: str) -> str:
 def _replaces_by_less(node: exp.Expr) -> bool:
     """True if the replacement of a REPLACE is not longer than the search text. Then the result does not grow."""
     search, by = node.expression, node.args.get("replacement")
-    known = all(isinstance(part, exp.Literal) for part in (search, by) if part is not None)
-    return known and len(by.name.encode() if by is not None else b"") <= len(search.name.encode())
+    literals = all(isinstance(part, exp.Literal) for part in (search, by) if part is not None)
+    return literals and len(by.name.encode() if by is not None else b"") <= len(search.name.encode())
 
 
 def _check_grows_once(*nodes: exp.Expr) -> None:
-    """Reject text that is built from built text, because its size would be known only after it was built.
-
-    Raises:
-        Unsupported: the text is built from built text.
-    """
+    """Reject text that is built from built text, because its size would be known only after it was built."""
     for node in nodes:
-        for inner in node.find_all(*_TOGETHER, exp.Replace):
+        for inner in node.find_all(*_CONCATENATIONS, exp.Replace):
             if not isinstance(inner, exp.Replace) or not _replaces_by_less(inner):
                 raise Unsupported("text that is put together from text that was")
 
@@ -306,20 +297,20 @@ def _unit(node: exp.Expr) -> str:
 
 
 def _date_trunc(to: ExpressionTranslator, unit: exp.Expr, value: exp.Expr) -> TypedSql:
-    wanted = _unit(unit)
+    name = _unit(unit)
     inner = to(value)
     if inner.kind == DATE:
         inner = converted(inner, TIMESTAMP)
-    if inner.kind != TIMESTAMP or wanted not in _TRUNCATED:
-        raise Unsupported(f"DATE_TRUNC of {inner.kind} to {wanted}")
-    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
+    if inner.kind != TIMESTAMP or name not in _TRUNCATED:
+        raise Unsupported(f"DATE_TRUNC of {inner.kind} to {name}")
+    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[name]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
 
 
 def _trunc(to: ExpressionTranslator, value: exp.Expr, unit: exp.Expr) -> TypedSql:
-    wanted = _unit(unit)
-    if wanted not in _OF_DATES:
-        raise Unsupported(f"TRUNC to {wanted}")
-    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[wanted]}', {_day(to, value).sql})", DATE), kind=DATE)
+    name = _unit(unit)
+    if name not in _OF_DATES:
+        raise Unsupported(f"TRUNC to {name}")
+    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[name]}', {_day(to, value).sql})", DATE), kind=DATE)
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate import Unsupported
 from siltstone.query.translate.typed_sql import TypedSql, quoted
 
 
@@ -62,7 +62,6 @@ class Scope:
     """Names of the SELECT's own columns, where they have precedence over those of its sources."""
     unclear: frozenset[str] = frozenset()
     """Names that Spark may resolve to a source's column or to an alias."""
-    used_outer: bool = False
     merged: bool = False
     """True if USING has merged columns. Then only Spark knows which source they belong to."""
 
@@ -76,17 +75,16 @@ class Scope:
             raise Unsupported(f"the name {parts[0]}, which is a column and an alias")
         if len(parts) == 1 and parts[0].lower() in self.aliases:
             return self.aliases[parts[0].lower()]
-        found = self._own(parts)
-        if found is not None:
-            return found
+        column = self._find_in_sources(parts)
+        if column is not None:
+            return column
         if self.outer is not None:
             if not self.open:
                 raise Unsupported(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
-            self.used_outer = True
             return replace(self.outer, outer=None).find(parts)
         raise Unsupported(f"column {'.'.join(parts)}, which is not found")
 
-    def _own(self, parts: Sequence[str]) -> TypedSql | None:
+    def _find_in_sources(self, parts: Sequence[str]) -> TypedSql | None:
         lowered = [part.lower() for part in parts]
         for depth in reversed(range(len(parts))):  # a source's name has precedence over a struct's
             qualifier, name, fields = lowered[:depth], lowered[depth], parts[depth + 1 :]
@@ -99,15 +97,15 @@ class Scope:
         return None
 
     @staticmethod
-    def _field(piece: TypedSql, fields: Sequence[str]) -> TypedSql:
-        for wanted in fields:
+    def _field(piece: TypedSql, path: Sequence[str]) -> TypedSql:
+        for name in path:
             if not pa.types.is_struct(piece.kind):
-                raise Unsupported(f"field {wanted} of something that is no struct")
-            matches = [f for f in piece.kind.fields if f.name.lower() == wanted.lower()]
+                raise Unsupported(f"field {name} of something that is no struct")
+            matches = [field for field in piece.kind.fields if field.name.lower() == name.lower()]
             if len(matches) != 1:
-                raise Unsupported(f"field {wanted}, which is not found")
+                raise Unsupported(f"field {name}, which is not found")
             sql = f"struct_extract({piece.sql}, '{matches[0].name.replace(chr(39), chr(39) * 2)}')"
-            piece = TypedSql(sql=sql, kind=matches[0].type, name=wanted)
+            piece = TypedSql(sql=sql, kind=matches[0].type, name=name)
         return piece
 
     def stars(self, qualifier: Sequence[str]) -> list[TypedSql]:

@@ -1,4 +1,4 @@
-"""Translation of queries: SELECT with all its clauses, set operations, common table expressions, subqueries.
+"""Translation of queries: SELECT and FROM, set operations, common table expressions, subqueries.
 
 In the translation, every source has a generated alias (``s1``) and every column of a subquery a generated name
 (``c1``). So DuckDB never resolves a user's name. Names are resolved here, by Spark's rules.
@@ -15,15 +15,14 @@ import siltstone.query.translate.functions  # noqa: F401  # its rules
 from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import expanded_tables
 from siltstone.query.gate.syntax import range_of
-from siltstone.query.translate import types
-from siltstone.query.translate.aggregates import direction, is_aggregated, order_key
+from siltstone.query.translate import Unsupported, types
+from siltstone.query.translate.aggregates import is_aggregated
 from siltstone.query.translate.expressions import ExpressionTranslator, check_args, unified
-from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate.result_clauses import group_by, having, limit_and_offset, order_by
 from siltstone.query.translate.scopes import Scope, ScopeColumn, ScopeSource, source_of
-from siltstone.query.translate.typed_sql import TypedSql, cast_sql, parameter, quoted
+from siltstone.query.translate.typed_sql import TypedSql, cast_sql, parameter
 from siltstone.query.translate.types import BOOLEAN
 
-MAX_LIMIT: Final = 2**31 - 1
 MAX_COLUMNS: Final = 4_096
 """Most columns of one SELECT. With ``*`` of a self join they double with every common table expression."""
 MAX_SOURCES: Final = 100
@@ -81,15 +80,14 @@ class Columns:
 
     sql: str
     pieces: tuple[TypedSql, ...]
-    correlated: bool = False
 
     def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str] = ()) -> ScopeSource:
         """Return the query as a source under an alias."""
         shown: list[str | None] = list(names) or [piece.name for piece in self.pieces]
         if len(shown) != len(self.pieces):
             raise Unsupported("an alias with another number of columns")
-        rows = [(shown[i], f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
-        return source_of(alias, parts, rows)
+        columns = [(shown[i], f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
+        return source_of(alias, parts, columns)
 
 
 Tables = Callable[[exp.Table], Relation]
@@ -161,26 +159,26 @@ class SelectTranslator:
         if isinstance(node, exp.Subquery):
             check_args(node, frozenset({"this"}))
             return self.query(node.this, ctes, outer, top=top, limit=limit)
-        with_sql, known = self._with(node.args.get("with_"), ctes)
+        with_sql, visible = self._with(node.args.get("with_"), ctes)
         if isinstance(node, exp.Select):
-            done = self._select(node, known, outer, top=top, limit=limit)
+            done = self._select(node, visible, outer, top=top, limit=limit)
         elif isinstance(node, exp.SetOperation):
-            done = self._set_operation(node, known, outer, top=top, limit=limit)
+            done = self._set_operation(node, visible, top=top, limit=limit)
         else:
             raise Unsupported(node.key.upper())
         if len(with_sql) + len(done.sql) > MAX_SQL_CHARS:
-            raise Unsupported(f"a question of more than {MAX_SQL_CHARS:,} characters once it is translated")
-        return Columns(sql=f"{with_sql}{done.sql}", pieces=done.pieces, correlated=done.correlated)
+            raise Unsupported(f"a query of more than {MAX_SQL_CHARS:,} characters once it is translated")
+        return Columns(sql=f"{with_sql}{done.sql}", pieces=done.pieces)
 
     def _with(self, node: exp.Expr | None, ctes: Ctes) -> tuple[str, Ctes]:
         if node is None:
             return "", ctes
         check_args(node, frozenset({"expressions"}))
-        known, parts = dict(ctes), []
+        visible, parts = dict(ctes), []
         for cte in node.expressions:
             check_args(cte, frozenset({"this", "alias"}))
             check_args(cte.args["alias"], frozenset({"this", "columns"}))
-            done = self.query(cte.this, known, None)
+            done = self.query(cte.this, visible, None)
             alias = self.alias("w")
             names = [column.name for column in cte.args["alias"].args.get("columns") or ()]
             if names:
@@ -188,38 +186,30 @@ class SelectTranslator:
                     raise Unsupported("an alias with another number of columns")
                 pieces = tuple(piece.named(name) for piece, name in zip(done.pieces, names, strict=True))
                 done = Columns(sql=done.sql, pieces=pieces)
-            known[cte.alias.lower()] = (alias, done)
+            visible[cte.alias.lower()] = (alias, done)
             parts.append(f"{alias} AS {'MATERIALIZED ' if self.materialized else ''}({done.sql})")
-        return f"WITH {', '.join(parts)} ", known
+        return f"WITH {', '.join(parts)} ", visible
 
-    def _set_operation(
-        self, node: exp.SetOperation, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None
-    ) -> Columns:
+    def _set_operation(self, node: exp.SetOperation, ctes: Ctes, *, top: bool, limit: int | None) -> Columns:
         check_args(node, _SET_ARGS)
-        del outer
         left, right = self.query(node.this, ctes, None), self.query(node.expression, ctes, None)
         if len(left.pieces) != len(right.pieces):
             raise Unsupported("a set operation of other numbers of columns")
-        kinds: list[pa.DataType] = []
-        for one, other in zip(left.pieces, right.pieces, strict=True):
-            kinds.append(unified([TypedSql(sql="", kind=one.kind), TypedSql(sql="", kind=other.kind)])[1])
-        word = node.key.upper()
-        if not node.args.get("distinct"):
-            word += " ALL"
-        elif not all(types.is_grouped(kind) for kind in kinds):
-            raise Unsupported(f"{word} of such values")
-        if not isinstance(node, exp.Union) and not all(types.is_grouped(kind) for kind in kinds):
+        kinds: list[pa.DataType] = [
+            unified([TypedSql(sql="", kind=one.kind), TypedSql(sql="", kind=other.kind)])[1]
+            for one, other in zip(left.pieces, right.pieces, strict=True)
+        ]
+        word = node.key.upper() if node.args.get("distinct") else f"{node.key.upper()} ALL"
+        if word != "UNION ALL" and not all(types.is_grouped(kind) for kind in kinds):
             raise Unsupported(f"{word} of such values")
         sql = f"{self._with_types(left, kinds)} {word} {self._with_types(right, kinds)}"
         pieces = tuple(TypedSql(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds))
-        wrapped = self._wrapped(sql, len(kinds))
-        tail = self._order(node, ExpressionTranslator(_Within(self, {}), Scope()), pieces, plain=True)
-        tail += self._limit(node, top=top, limit=limit)
-        return Columns(sql=f"{wrapped}{tail}", pieces=pieces, correlated=left.correlated or right.correlated)
-
-    def _wrapped(self, sql: str, columns: int) -> str:
         alias = self.alias("s")
-        return f"SELECT {', '.join(f'{alias}.c{i + 1} AS c{i + 1}' for i in range(columns))} FROM ({sql}) AS {alias}"  # noqa: S608
+        shown = ", ".join(f"{alias}.c{i + 1} AS c{i + 1}" for i in range(len(kinds)))
+        tail = order_by(node, ExpressionTranslator(_QueryContext(self, {}), Scope()), pieces, only_selected=True)
+        tail += limit_and_offset(node, top=top, limit=limit)
+        sql = f"SELECT {shown} FROM ({sql}) AS {alias}{tail}"  # noqa: S608
+        return Columns(sql=sql, pieces=pieces)
 
     def _with_types(self, side: Columns, kinds: Sequence[pa.DataType]) -> str:
         alias = self.alias("s")
@@ -237,43 +227,49 @@ class SelectTranslator:
         scope = Scope(outer=outer)
         source = self._from(node, scope, ctes)
         windows = {window.this.name.lower(): window for window in node.args.get("windows") or ()}
-        to = ExpressionTranslator(_Within(self, ctes), scope, windows)
+        to = ExpressionTranslator(_QueryContext(self, ctes), scope, windows)
         pieces, nodes = self._projections(node, to)
-        parts = [f"SELECT {self._distinct(node, pieces)}", self._shown(pieces), source]
+        distinct = node.args.get("distinct")
+        if distinct:
+            check_args(distinct, frozenset())
+            if not all(types.is_grouped(piece.kind) for piece in pieces):
+                raise Unsupported("DISTINCT of such values")
+        shown = ", ".join(f"{piece.sql} AS c{i + 1}" for i, piece in enumerate(pieces))
+        parts = [f"SELECT {'DISTINCT' if distinct else ''}", shown, source]
         if node.args.get("where"):
             if is_aggregated(node.args["where"].this):
                 raise Unsupported("an aggregate in WHERE")
             scope.open = True
             parts.append(f"WHERE {to.condition(node.args['where'].this).sql}")
             scope.open = False
-        parts += self._group(node, to, pieces, nodes)
-        parts += self._having(node, to, pieces, nodes)
-        tail = self._order(node, to, pieces, plain=bool(node.args.get("distinct")))
-        tail += self._limit(node, top=top, limit=limit)
+        parts += group_by(node, to, pieces, nodes)
+        parts += having(node, to, pieces, nodes)
+        tail = order_by(node, to, pieces, only_selected=bool(distinct))
+        tail += limit_and_offset(node, top=top, limit=limit)
         sql = " ".join(part for part in parts if part) + tail
-        return Columns(sql=sql, pieces=tuple(pieces), correlated=scope.used_outer)
+        return Columns(sql=sql, pieces=tuple(pieces))
 
     def _projections(self, node: exp.Select, to: ExpressionTranslator) -> tuple[list[TypedSql], list[exp.Expr | None]]:
         pieces: list[TypedSql] = []
         nodes: list[exp.Expr | None] = []
-        for one in node.expressions:
-            if isinstance(one, exp.Star):
-                check_args(one, frozenset())
-                found = to.scope.stars(())
-            elif isinstance(one, exp.Column) and isinstance(one.this, exp.Star):
-                check_args(one.this, frozenset())
-                found = to.scope.stars([part.name for part in one.parts[:-1]])
-            elif isinstance(one, exp.Alias):
-                check_args(one, frozenset({"this", "alias"}))
-                pieces.append(to(one.this).named(one.alias))
-                nodes.append(one.this)
+        for selected in node.expressions:
+            if isinstance(selected, exp.Star):
+                check_args(selected, frozenset())
+                columns = to.scope.stars(())
+            elif isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star):
+                check_args(selected.this, frozenset())
+                columns = to.scope.stars([part.name for part in selected.parts[:-1]])
+            elif isinstance(selected, exp.Alias):
+                check_args(selected, frozenset({"this", "alias"}))
+                pieces.append(to(selected.this).named(selected.alias))
+                nodes.append(selected.this)
                 continue
             else:
-                pieces.append(_auto_named(one, to(one)))
-                nodes.append(one)
+                pieces.append(_auto_named(selected, to(selected)))
+                nodes.append(selected)
                 continue
-            pieces += found
-            nodes += [None] * len(found)
+            pieces += columns
+            nodes += [None] * len(columns)
             if len(pieces) > MAX_COLUMNS:
                 break
         if len(pieces) > MAX_COLUMNS:
@@ -283,17 +279,6 @@ class SelectTranslator:
                 f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query stands for more. Name the columns."
             )
         return pieces, nodes
-
-    def _distinct(self, node: exp.Select, pieces: Sequence[TypedSql]) -> str:
-        if not node.args.get("distinct"):
-            return ""
-        check_args(node.args["distinct"], frozenset())
-        if not all(types.is_grouped(piece.kind) for piece in pieces):
-            raise Unsupported("DISTINCT of such values")
-        return "DISTINCT"
-
-    def _shown(self, pieces: Sequence[TypedSql]) -> str:
-        return ", ".join(f"{piece.sql} AS c{i + 1}" for i, piece in enumerate(pieces))
 
     # ---- FROM -----------------------------------------------------------------------------------------------------
 
@@ -333,18 +318,18 @@ class SelectTranslator:
 
     def _table(self, node: exp.Table, alias: str, ctes: Ctes) -> tuple[str, ScopeSource]:
         parts, names = _alias_of(node)
-        own = tuple(part.name for part in node.parts)
-        if len(own) == 1:
-            found = ctes.get(own[0].lower())
-            if found is None:
-                raise Unsupported(f"the table {own[0]}")
-            return f"{found[0]} AS {alias}", found[1].source(alias, parts or own, names)
+        table = tuple(part.name for part in node.parts)
+        if len(table) == 1:
+            cte = ctes.get(table[0].lower())
+            if cte is None:
+                raise Unsupported(f"the table {table[0]}")
+            return f"{cte[0]} AS {alias}", cte[1].source(alias, parts or table, names)
         relation = self.tables(node)
         shown = names or relation.schema.names
         if len(shown) != len(relation.schema):
             raise Unsupported("an alias with another number of columns")
-        rows = [(shown[i], one.name, one.type) for i, one in enumerate(relation.schema)]
-        return f"{relation.sql} AS {alias}", source_of(alias, parts or own, rows)
+        columns = [(shown[i], column.name, column.type) for i, column in enumerate(relation.schema)]
+        return f"{relation.sql} AS {alias}", source_of(alias, parts or table, columns)
 
     def _join(self, left: str, node: exp.Join, scope: Scope, ctes: Ctes) -> str:
         check_args(node, frozenset({"this", "side", "kind", "on", "using"}))
@@ -357,9 +342,9 @@ class SelectTranslator:
         before = list(scope.sources)
         scope.sources.append(source)
         if using:
-            condition = self._using([one.name for one in using], before, source, scope, word)
+            condition = self._using([column.name for column in using], before, source, scope, word)
         elif on is not None:
-            condition = ExpressionTranslator(_Within(self, ctes), scope).condition(on).sql
+            condition = ExpressionTranslator(_QueryContext(self, ctes), scope).condition(on).sql
         elif word in ("JOIN", "CROSS JOIN"):
             return f"{left} CROSS JOIN {right}"
         else:
@@ -382,11 +367,12 @@ class SelectTranslator:
         lowered = {name.lower() for name in names}
         conditions, shared = [], []
         for name in names:
-            one, other = Scope([before[0]]).find([name]), Scope([right]).find([name])
-            if one.kind != other.kind or not types.is_ordered(one.kind):
+            left_column, right_column = Scope([before[0]]).find([name]), Scope([right]).find([name])
+            if left_column.kind != right_column.kind or not types.is_ordered(left_column.kind):
                 raise Unsupported("USING of columns of different types")
-            conditions.append(f"{one.sql} = {other.sql}")
-            shared.append(ScopeColumn(name=_column_name(before[0], name), sql=one.sql, kind=one.kind))
+            conditions.append(f"{left_column.sql} = {right_column.sql}")
+            shown = next(c.name for c in before[0].columns if c.name is not None and c.name.lower() == name.lower())
+            shared.append(ScopeColumn(name=shown, sql=left_column.sql, kind=left_column.kind))
         rest = [
             ScopeSource(parts=s.parts, columns=tuple(c for c in s.columns if (c.name or "").lower() not in lowered))
             for s in (before[0], right)
@@ -394,113 +380,6 @@ class SelectTranslator:
         scope.sources[:] = [ScopeSource(parts=(), columns=tuple(shared)), *rest]
         scope.merged = True
         return " AND ".join(conditions)
-
-    # ---- GROUP BY, HAVING, ORDER BY, LIMIT ------------------------------------------------------------------------
-
-    def _group(
-        self, node: exp.Select, to: ExpressionTranslator, pieces: Sequence[TypedSql], nodes: Sequence[exp.Expr | None]
-    ) -> list[str]:
-        group = node.args.get("group")
-        if group is None:
-            return []
-        check_args(group, frozenset({"expressions"}))
-        names = _by_name(pieces)
-        keys = [self._grouped(one, to, pieces, nodes, names) for one in group.expressions]
-        if not keys or not all(types.is_grouped(key.kind) and key.kind != types.NULL for key in keys):
-            raise Unsupported("GROUP BY of such values")
-        return [f"GROUP BY {', '.join(key.sql for key in keys)}"]
-
-    def _grouped(
-        self,
-        node: exp.Expr,
-        to: ExpressionTranslator,
-        pieces: Sequence[TypedSql],
-        nodes: Sequence[exp.Expr | None],
-        names: Mapping[str, Sequence[int]],
-    ) -> TypedSql:
-        """Resolve a term of GROUP BY: a position, a column of the sources, an alias, or an expression."""
-        if isinstance(node, exp.Literal):
-            at = _place(node, pieces)
-            found = nodes[at]
-            if found is not None and is_aggregated(found):
-                raise Unsupported("GROUP BY of an aggregate")
-            return pieces[at]
-        if isinstance(node, exp.Placeholder):
-            raise Unsupported("GROUP BY of a parameter")
-        if isinstance(node, exp.Column) and len(node.parts) == 1:
-            try:
-                return Scope(to.scope.sources).find([node.name])
-            except Unsupported:
-                named = names.get(node.name.lower(), ())
-                if len(named) != 1 or to.scope.outer is not None:
-                    raise
-                return pieces[named[0]]
-        return to(node)
-
-    def _having(
-        self, node: exp.Select, to: ExpressionTranslator, pieces: Sequence[TypedSql], nodes: Sequence[exp.Expr | None]
-    ) -> list[str]:
-        having = node.args.get("having")
-        if having is None:
-            return []
-        if not node.args.get("group") and not any(n is not None and is_aggregated(n) for n in nodes):
-            raise Unsupported("HAVING without groups")
-        inner = self._aliased(to, pieces)
-        return [f"HAVING {inner.condition(having.this).sql}"]
-
-    def _aliased(self, to: ExpressionTranslator, pieces: Sequence[TypedSql]) -> ExpressionTranslator:
-        """Let names refer to columns of the SELECT, unless a source has a different column of that name."""
-        aliases: dict[str, TypedSql] = {}
-        unclear: set[str] = set()
-        for piece in pieces:
-            name = (piece.name or "").lower()
-            if not name:
-                continue
-            try:
-                own = Scope(to.scope.sources).find([name])
-            except Unsupported:
-                own = None
-            if (own is not None and own.sql != piece.sql) or (name in aliases and aliases[name].sql != piece.sql):
-                unclear.add(name)
-            aliases[name] = piece
-        scope = Scope(to.scope.sources, outer=to.scope.outer, aliases=aliases, unclear=frozenset(unclear))
-        return ExpressionTranslator(to.queries, scope, to.windows)
-
-    def _order(self, node: exp.Expr, to: ExpressionTranslator, pieces: Sequence[TypedSql], *, plain: bool) -> str:
-        order = node.args.get("order")
-        if order is None:
-            return ""
-        check_args(order, frozenset({"expressions"}))
-        terms = []
-        names, aliased = _by_name(pieces), None
-        for one in order.expressions:
-            check_args(one, frozenset({"this", "desc", "nulls_first"}))
-            if isinstance(one.this, exp.Placeholder) or one.this.find(exp.Query):
-                raise Unsupported("an order by a subquery or a parameter")
-            at = _output(one.this, pieces, names)
-            if at is not None:
-                order_key(pieces[at])
-                terms.append(f"{at + 1} {direction(one)}")
-            elif plain:
-                raise Unsupported("an order by something that is not selected")
-            else:
-                aliased = aliased or self._aliased(to, pieces)
-                key = order_key(aliased(one.this))
-                if key.isdigit():
-                    raise Unsupported("an order by a constant")
-                terms.append(f"{key} {direction(one)}")
-        return f" ORDER BY {', '.join(terms)}"
-
-    def _limit(self, node: exp.Expr, *, top: bool, limit: int | None) -> str:
-        own, offset = node.args.get("limit"), node.args.get("offset")
-        if (own is not None or offset is not None) and not top and not node.args.get("order"):
-            raise Unsupported("a LIMIT in a subquery without ORDER BY")
-        if offset is not None and not node.args.get("order"):
-            raise Unsupported("an OFFSET without ORDER BY")
-        least = [_rows(own)] if own is not None else []
-        least += [limit] if limit is not None else []
-        sql = f" LIMIT {min(least)}" if least else ""
-        return f"{sql} OFFSET {_rows(offset)}" if offset is not None else sql
 
     # ---- subqueries in expressions --------------------------------------------------------------------------------
 
@@ -517,8 +396,8 @@ class SelectTranslator:
 
     def scalar(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
         """Translate a scalar subquery. Its form must guarantee one row."""
-        shape = isinstance(node, exp.Select) and not node.args.get("group") and not node.args.get("limit")
-        if not shape or not any(is_aggregated(one) for one in node.expressions):
+        plain = isinstance(node, exp.Select) and not node.args.get("group") and not node.args.get("limit")
+        if not plain or not any(is_aggregated(selected) for selected in node.expressions):
             raise Unsupported("a subquery as a value that may have several rows")
         done = self.query(node, ctes, scope)
         if len(done.pieces) != 1:
@@ -526,8 +405,8 @@ class SelectTranslator:
         return TypedSql(sql=f"({done.sql})", kind=done.pieces[0].kind)
 
 
-class _Within:
-    """`SelectTranslator` for expressions, with the common table expressions that are visible to them."""
+class _QueryContext:
+    """`SelectTranslator` as the `QueryContext` of expressions, with the common table expressions that they see."""
 
     def __init__(self, queries: SelectTranslator, ctes: Ctes) -> None:
         self._queries = queries
@@ -579,62 +458,15 @@ def _multiplies(node: exp.Select) -> bool:
 
 
 def _auto_named(node: exp.Expr, piece: TypedSql) -> TypedSql:
-    """Keep Spark's name of a column without an alias if it is known: for a column and for plain aggregates."""
+    """Give a column without an alias Spark's name, if it is known: for columns, plain aggregates and literals."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if isinstance(node, exp.Column | exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
-        return piece
-    return TypedSql(sql=piece.sql, kind=piece.kind, name=_literal_name(node))
-
-
-def _literal_name(node: exp.Expr) -> str | None:
-    """Return the name that Spark gives a column of a plain literal."""
+    name: str | None = None
     match node:
+        case exp.Column() | exp.Count() | exp.Sum() | exp.Avg() | exp.Min() | exp.Max():
+            return piece
         case exp.Boolean():
-            return "true" if node.this else "false"
+            name = "true" if node.this else "false"
         case exp.Literal() if (node.is_string and node.this) or str(node.this).isdecimal():
-            return str(node.this) if node.is_string else str(int(node.this))
-        case _:
-            return None
-
-
-def _column_name(source: ScopeSource, name: str) -> str:
-    return next(c.name for c in source.columns if c.name is not None and c.name.lower() == name.lower())
-
-
-def _place(node: exp.Expr, pieces: Sequence[TypedSql]) -> int:
-    text = str(node.this)
-    if node.args.get("is_string") or not text.isdigit() or not 1 <= int(text) <= len(pieces):
-        raise Unsupported("a position outside of the select list")
-    return int(text) - 1
-
-
-def _output(node: exp.Expr, pieces: Sequence[TypedSql], names: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the column of the SELECT that a term of ORDER BY names, by its position or its name."""
-    if isinstance(node, exp.Literal):
-        return _place(node, pieces)
-    if isinstance(node, exp.Column) and len(node.parts) == 1:
-        found = names.get(node.name.lower(), ())
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Unsupported(f"the name {node.name}, which is ambiguous")
-    return None
-
-
-def _by_name(pieces: Sequence[TypedSql]) -> dict[str, list[int]]:
-    """Return the positions of columns by their names in lower case."""
-    found: dict[str, list[int]] = {}
-    for at, piece in enumerate(pieces):
-        found.setdefault((piece.name or "").lower(), []).append(at)
-    return found
-
-
-def _rows(node: exp.Expr) -> int:
-    value = node.expression
-    if isinstance(value, exp.Literal) and not value.args["is_string"] and str(value.this).isdigit():
-        return min(int(value.this), MAX_LIMIT)
-    raise Unsupported("a LIMIT that is no plain number")
-
-
-__all__ = ["Relation", "Translated", "quoted", "translate"]
+            name = str(node.this) if node.is_string else str(int(node.this))
+    return TypedSql(sql=piece.sql, kind=piece.kind, name=name)

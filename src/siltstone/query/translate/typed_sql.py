@@ -9,9 +9,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.query.translate import types
-from siltstone.query.translate.outside import Unsupported
-from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, INTEGERS, NULL, STRING, TIMESTAMP, TIMESTAMP_NTZ
+from siltstone.query.gate.parameters import decimal_size
+from siltstone.query.translate import Unsupported, types
+from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, NULL, STRING, TEMPORAL, TIMESTAMP, TIMESTAMP_NTZ
 
 GUARD: Final = "outside the subset: "
 """Prefix of error messages for rows that the engines may treat differently."""
@@ -79,7 +79,7 @@ def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
         return piece
     if piece.kind == NULL:
         return TypedSql(sql="NULL" if pa.types.is_nested(kind) else cast_sql("NULL", kind), kind=kind)
-    if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+    if piece.text is not None and kind in TEMPORAL:
         return moment(piece.text, kind)
     numeric = types.is_number(piece.kind) and types.is_number(kind)
     if numeric or (piece.kind, kind) == (DATE, TIMESTAMP):
@@ -87,62 +87,49 @@ def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
     raise Unsupported(f"{piece.kind} where {kind} is needed")
 
 
-def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:  # noqa: C901, PLR0911, PLR0912  # one branch for each pair of types
+def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:
     """Return a cast, by the rules of ANSI mode.
 
     Raises:
         Unsupported: the two engines format or parse such values differently.
     """
-    source = piece.kind
-    sql = piece.sql
+    source, sql = piece.kind, piece.sql
     if source == kind:
         return TypedSql(sql=sql, kind=kind)
     if source == NULL:
         return implicit(piece, kind)
-    whole = types.is_integer(kind)
-    if types.is_integer(source) and (types.is_number(kind) or kind == STRING):
+    if _is_cast_alike(source, kind):
         return TypedSql(sql=cast_sql(sql, kind), kind=kind)
-    if types.is_float(source) and types.is_float(kind):
-        return TypedSql(sql=_narrowed(sql) if kind == FLOAT else cast_sql(sql, kind), kind=kind)
-    if (types.is_float(source) or types.is_decimal(source)) and whole:
+    if (types.is_float(source) or types.is_decimal(source)) and types.is_integer(kind):
         return TypedSql(sql=cast_sql(f"trunc({sql})", kind), kind=kind)
-    if types.is_decimal(source):
-        if types.is_decimal(kind):
-            return TypedSql(sql=cast_sql(sql, kind), kind=kind)
-        if kind == STRING:
-            return TypedSql(sql=_digits(sql, source), kind=kind)
-        if types.is_float(kind):
-            exact = source.precision <= types.EXACT_DOUBLE_DIGITS
-            wide = cast_sql(sql, DOUBLE) if exact else cast_sql(cast_sql(sql, STRING), DOUBLE)
-            if kind == FLOAT:
-                raise Unsupported("a cast of decimals to float")
-            return TypedSql(sql=wide, kind=kind)
-    if source == DATE and kind in (TIMESTAMP, TIMESTAMP_NTZ):
-        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
+    if types.is_decimal(source) and kind == STRING:
+        text = cast_sql(sql, STRING)  # DuckDB writes no zero before the point if the type has no digits there
+        return TypedSql(sql=f"replace({text}, '.', '0.')" if source.scale == source.precision else text, kind=kind)
+    if types.is_decimal(source) and kind == DOUBLE:
+        exact = source.precision <= types.EXACT_DOUBLE_DIGITS
+        return TypedSql(sql=cast_sql(sql if exact else cast_sql(sql, STRING), DOUBLE), kind=kind)
+    if types.is_decimal(source) and kind == FLOAT:
+        raise Unsupported("a cast of decimals to float")
     if source == DATE and kind == STRING:
         first, last = _YEARS
         inside = f"{sql} BETWEEN DATE '{first}' AND DATE '{last}'"
         return TypedSql(sql=guarded(inside, cast_sql(sql, kind), "a year of more than four digits as text"), kind=kind)
-    if source in (TIMESTAMP, TIMESTAMP_NTZ) and kind == DATE:
-        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
-    if {source, kind} == {TIMESTAMP, TIMESTAMP_NTZ}:
-        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
-    if source == types.BOOLEAN and (kind in INTEGERS or kind == STRING):
-        return TypedSql(sql=cast_sql(sql, kind), kind=kind)
-    if piece.text is not None and kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+    if piece.text is not None and kind in TEMPORAL:
         return moment(piece.text, kind)
     raise Unsupported(f"a cast of {source} to {kind}")
 
 
-def _digits(sql: str, kind: pa.DataType) -> str:
-    """Return a decimal as text. DuckDB writes no zero before the point if a type has no digits there."""
-    text = cast_sql(sql, STRING)
-    return f"replace({text}, '.', '0.')" if kind.scale == kind.precision else text
-
-
-def _narrowed(sql: str) -> str:
-    """Return a double as a float. DuckDB rejects values that are too large, and Spark converts them to infinity."""
-    return f"CAST({sql} AS FLOAT)"
+def _is_cast_alike(source: pa.DataType, kind: pa.DataType) -> bool:
+    """True if both engines cast such values in the same way, or DuckDB raises where Spark has another value."""
+    if types.is_integer(source):
+        return types.is_number(kind) or kind == STRING
+    if types.is_float(source):
+        return types.is_float(kind)  # too large for a float: DuckDB raises, Spark has infinity
+    if types.is_decimal(source):
+        return types.is_decimal(kind)
+    if source in TEMPORAL:
+        return kind in TEMPORAL
+    return bool(source == types.BOOLEAN and (types.is_integer(kind) or kind == STRING))
 
 
 def moment(text: str, kind: pa.DataType) -> TypedSql:
@@ -224,11 +211,9 @@ def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case f
 
 
 def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
-    _, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
+    if not value.is_finite():
         raise Unsupported("a parameter that is no number")
-    scale = max(0, -exponent)
-    precision = max(len(digits) + max(0, exponent), scale, 1)
+    precision, scale = decimal_size(value)
     if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at the value
         raise Unsupported("a parameter with more digits than fit")
     return pa.decimal128(precision, scale)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from siltstone.query.translate.outside import Unsupported
+from siltstone.query.translate import Unsupported
 
 BOOLEAN: Final = pa.bool_()
 BYTE: Final = pa.int8()
@@ -36,6 +36,7 @@ NEGATED_DIGITS: Final = 34
 """Most digits in which Spark changes the sign of a decimal. It rounds further digits away."""
 
 INTEGERS: Final = (BYTE, SHORT, INT, LONG)
+TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _DIGITS: Final = {BYTE: 3, SHORT: 5, INT: 10, LONG: 20}
 _DUCK: Final = {
     BOOLEAN: "BOOLEAN",
@@ -105,8 +106,8 @@ def bounded(precision: int, scale: int) -> pa.DataType:
     """
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
-    kept = max(MAX_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
-    if kept < scale:
+    spark_scale = max(MAX_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
+    if spark_scale < scale:
         raise Unsupported("decimals with more digits than fit")
     return pa.decimal128(MAX_DIGITS, scale)
 

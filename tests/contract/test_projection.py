@@ -1,4 +1,4 @@
-"""When a log on Delta projects the commits of its own process: if possible not beside appends, and never too late."""
+"""When a log on Delta projects its own commits: between appends if possible, and never too late."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from siltstone.eventlog import delta_backend as delta
-from siltstone.eventlog import local_table as local_place
+from siltstone.eventlog import local_table
 from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, PROJECTED_AT_COMMITS, DeltaBackend
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.pending_commits import CommitRange
@@ -28,7 +28,7 @@ HOUR_SECONDS = 3600.0
 
 @pytest.fixture
 def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
-    monkeypatch.setattr(local_place.LocalEventTable, "notice", lambda *_: None)  # a squash would be a commit more
+    monkeypatch.setattr(local_table.LocalEventTable, "notice", lambda *_: None)  # a squash would be a commit more
     with EventLog.open(address("delta")) as opened:
         yield opened
 
@@ -61,7 +61,9 @@ def test_appends_wait_for_a_projection_that_does_not_keep_up(log: EventLog, monk
     assert log.next_index() == FAR_BEHIND.commits + 3
 
 
-def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch):
+def test_closing_a_log_does_not_wait_for_a_pause_in_appends(
+    address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
     uri = address("delta")
     with EventLog.open(uri) as log:
@@ -71,7 +73,7 @@ def test_a_log_that_is_closed_does_not_wait_for_quiet(address: Callable[[str], s
 
 
 class Busy(threading.Event):
-    """Somebody appends during the first waits."""
+    """An event to wait on; another thread appends during the first waits."""
 
     def __init__(self, backend: DeltaBackend, appends: int) -> None:
         super().__init__()
@@ -95,14 +97,14 @@ def backend(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> DeltaBackend:
     return found
 
 
-def test_it_is_quiet_only_after_a_wait_in_which_nobody_appended(backend: DeltaBackend):
+def test_a_pause_is_a_wait_without_an_append(backend: DeltaBackend):
     busy = Busy(backend, appends=3)
     wait_with(backend, busy)
     assert keep_up(backend) is None
     assert busy.waits == busy.appends + 1
 
 
-def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log: EventLog, backend: DeltaBackend):
+def test_a_small_backlog_waits_for_a_pause_and_a_large_one_does_not(log: EventLog, backend: DeltaBackend):
     busy = Busy(backend, appends=3)
     wait_with(backend, busy)
     append(log, BEHIND.commits - 1, "a")
@@ -115,7 +117,7 @@ def test_while_somebody_appends_little_waits_for_quiet_and_too_much_does_not(log
     assert (busy.waits, unprojected(log)) == (0, 0)
 
 
-def test_who_waits_for_quiet_in_vain_tidies_all_the_same(log: EventLog, backend: DeltaBackend):
+def test_after_the_last_wait_the_backlog_is_projected_without_a_pause(log: EventLog, backend: DeltaBackend):
     append(log, 1, "a")
     busy = Busy(backend, appends=delta.QUIET_WAITS)
     wait_with(backend, busy)
@@ -138,7 +140,7 @@ def beside(log: EventLog, backend: DeltaBackend, monkeypatch: pytest.MonkeyPatch
     return waiting
 
 
-def test_a_query_projects_what_was_there_and_not_all_that_comes_meanwhile(
+def test_a_query_projects_earlier_appends_and_not_concurrent_ones(
     log: EventLog, backend: DeltaBackend, beside: list[int]
 ):
     append(log, 1, "a")
@@ -147,16 +149,14 @@ def test_a_query_projects_what_was_there_and_not_all_that_comes_meanwhile(
     assert log.next_index() == 3, "the second append is projected, the third comes beside it and is for the next query"
 
 
-def test_in_the_background_everything_is_projected_that_came_meanwhile(
-    log: EventLog, backend: DeltaBackend, beside: list[int]
-):
+def test_the_background_projects_concurrent_appends_too(log: EventLog, backend: DeltaBackend, beside: list[int]):
     append(log, 1, "a")
     wait_with(backend, Busy(backend, appends=0))
     keep_up(backend)
     assert (len(beside), unprojected(log)) == (3, 0)
 
 
-def test_many_events_are_too_much_in_few_commits(log: EventLog, backend: DeltaBackend):
+def test_many_events_in_few_commits_are_a_large_backlog(log: EventLog, backend: DeltaBackend):
     log.append(*[received(f"a{number}") for number in range(BEHIND.events)])
     busy = Busy(backend, appends=3)
     wait_with(backend, busy)

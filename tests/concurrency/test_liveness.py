@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.coordination import liveness as presence
+from siltstone.coordination import liveness
 from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 
 
@@ -13,12 +13,12 @@ def test_a_sweep_never_makes_an_owner_that_locks_meanwhile_look_dead(tmp_path: P
     (tmp_path / "owner").touch()
     owners: list[LivenessLock] = []
 
-    def asked_just_before_the_lock(folder: Path, owner: str) -> bool:
+    def checked_just_before_the_lock(folder: Path, owner: str) -> bool:
         answer = is_live(folder, owner)
         owners.append(LivenessLock(folder, owner))
         return answer
 
-    monkeypatch.setattr(presence, "is_live", asked_just_before_the_lock)
+    monkeypatch.setattr(liveness, "is_live", checked_just_before_the_lock)
     sweep_dead(tmp_path)
     if not owners:
         owners.append(LivenessLock(tmp_path, "owner"))

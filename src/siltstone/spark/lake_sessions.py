@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from siltstone.spark.shared_server import ServerRole
 
 
-class SparkSessions:
-    """Opens sessions when they are needed."""
+class LakeSessions:
+    """Opens the sessions of one lake object when they are needed."""
 
     def __init__(self, settings: Settings, given: "SparkSession | None") -> None:
         """Use the session that the caller has given, if any, for everything."""
@@ -29,7 +29,7 @@ class SparkSessions:
 
     def for_jobs(self) -> "SparkSession":
         """Return the session for loads, folds and frames."""
-        from siltstone.spark.shared_server import ServerRole
+        from siltstone.spark.shared_server import ServerRole  # most commands start no Spark
 
         return self._session(ServerRole.JOBS)
 
@@ -62,12 +62,12 @@ class SparkSessions:
         from siltstone.spark.session import session
 
         watcher = self._watcher
-        found = session(
+        opened = session(
             self._settings,
             given=self._given,
             server=server,
             announce=lambda text: watcher.announce(text) if watcher is not None else None,
         )
         if self._watcher is not None:
-            self._watcher.attach(found)
-        return found
+            self._watcher.attach(opened)
+        return opened

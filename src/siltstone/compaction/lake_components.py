@@ -1,0 +1,137 @@
+"""The composition root of a lake: builds the components that a lake object and a worker process share.
+
+`LakeContext` holds the inputs of every component. `LakeComponents` builds the components. Nothing is read or written
+until a component is used.
+
+`Lake` and the worker process (`execution.worker_main`) both use this module. The worker belongs to `compaction`, and
+imports point down. So the module is here, and not beside `lake.py`.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from siltstone.clock import Clock
+from siltstone.config import Settings
+from siltstone.coordination.leases import Leases
+from siltstone.coordination.state_files import StateFiles
+from siltstone.dataset.registry import Registry
+from siltstone.dataset.store import PurgeListeners, Store
+from siltstone.dataset.write.idempotency_marks import forget_oldest
+from siltstone.delta.background import Background, BackgroundCheckpoints
+from siltstone.delta.layout import CHANGES, LOG, Layout, has_versions
+from siltstone.delta.read_cache import ReadCache
+from siltstone.delta.table import Table
+from siltstone.delta.table_reader import LogChanged
+from siltstone.errors import SiltstoneError
+from siltstone.host.system_errors import log_errors
+from siltstone.model.names import DatasetName
+from siltstone.model.units import BYTES_PER_MB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
+
+OnWrite = Callable[[Store, int], None]
+"""Called after each commit to the changes of a dataset, with its version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeContext:
+    """Inputs that the components of one lake share."""
+
+    layout: Layout
+    settings: Settings
+    clock: Clock
+    spark: "Callable[[], SparkSession]"
+    """Returns the session for jobs; starts Spark if none runs."""
+    session_given: bool = False
+    """True if the caller passed a session: jobs then run on it."""
+
+
+class LakeComponents:
+    """The components of one lake."""
+
+    def __init__(
+        self,
+        context: LakeContext,
+        *,
+        on_write: "Callable[[LakeComponents], OnWrite] | None" = None,
+    ) -> None:
+        """Build the components. `on_write` builds the hook that is called after commits to changes; default: none."""
+        settings, clock = context.settings, context.clock
+        self.context = context
+        self._mutex = threading.Lock()
+        self._operations: DatasetMaintenance | None = None
+        self._leases: Leases | None = None
+        self.purge_listeners = PurgeListeners()
+        self.state_files = StateFiles(context.layout, durable=settings.durable)
+        self.background = Background()
+        self._checkpoints = BackgroundCheckpoints(self.background, settings=settings, clock=clock)
+        self.registry = Registry(
+            context.layout,
+            settings=settings,
+            clock=clock,
+            after_commit=self._on_commit,
+            after_write=_ignore_write if on_write is None else on_write(self),
+            reads=ReadCache(settings.lookup_cache_mb * BYTES_PER_MB),
+            purge_listeners=self.purge_listeners,
+        )
+
+    @property
+    def operations(self) -> "DatasetMaintenance":
+        """The operations that rewrite data. Most commands need none, and their modules take long to import."""
+        from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
+
+        with self._mutex:
+            if self._operations is None:
+                self._operations = DatasetMaintenance(spark=self.context.spark, leased=self._lease_epoch)
+            return self._operations
+
+    def _lease_epoch(self) -> int:
+        """Return the epoch of the compactor's lease, by a new reader: a forked child may not share one."""
+        return Leases(self.context.layout, self.context.settings, self.context.clock).epoch()
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of the lake. All callers share one object, because it remembers the rows that it has watched."""
+        with self._mutex:
+            if self._leases is None:
+                self._leases = Leases(self.context.layout, self.context.settings, self.context.clock)
+            return self._leases
+
+    def store(self, name: str) -> Store:
+        """Open the store of a dataset.
+
+        Raises:
+            NotFound: the dataset does not exist.
+        """
+        return self.registry.store(self.registry.find(DatasetName.parse(name)))
+
+    def has_journal(self) -> bool:
+        """Return true if the journal has entries, without opening it.
+
+        Raises:
+            Unavailable: the journal cannot be read.
+        """
+        with log_errors(self.context.layout.events / LOG):
+            return has_versions(self.context.layout.events)
+
+    def close(self) -> None:
+        """Wait for background work."""
+        self.background.close()
+
+    def _on_commit(self, table: Table, version: int) -> None:
+        """Checkpoint a table every N commits. For `changes`, also delete the oldest idempotence marks."""
+        self._checkpoints.notice(table, version, then=self._delete_marks if table.path.name == CHANGES else None)
+
+    def _delete_marks(self, table: Table) -> None:
+        with suppress(OSError, SiltstoneError, LogChanged):  # the next checkpoint tries again
+            forget_oldest(table, most=self.context.settings.idempotence_marks)
+
+
+def _ignore_write(_store: Store, _version: int) -> None:
+    """The hook of a worker process, which squashes only as a job."""
