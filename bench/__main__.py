@@ -1,4 +1,7 @@
-"""`python -m bench`: measure Siltstone beside its peers, print the ratios, keep them in ``bench/RESULTS.md``."""
+"""`python -m bench [BENCHMARK ...]`: measure Siltstone beside its peers, print the ratios, store them in ``bench/RESULTS.md``.
+
+`python -m bench compare BEFORE.json AFTER.json` compares two commits by the files that `--json` wrote.
+"""
 
 import argparse
 import contextlib
@@ -11,6 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
+from bench import compare
 from bench.checksums import bench_checksums
 from bench.compaction import bench_compaction, bench_compaction_large
 from bench.data import Stage, settings
@@ -51,6 +55,7 @@ BENCHMARKS: Final[dict[str, Callable[[Run], Report]]] = {
     "compaction_large": bench_compaction_large,
 }
 ALL: Final = "all"
+COMPARE: Final = "compare"
 QUICK_ROWS: Final = "20k,100k"
 QUICK_ROUNDS: Final = 3
 MIN_WIDTH: Final = 200
@@ -58,50 +63,55 @@ MIN_WIDTH: Final = 200
 
 
 def _command(arguments: list[str]) -> str:
-    """Return the call as others can repeat it: where the prepared data lies concerns nobody else."""
-    kept: list[str] = []
+    """Return the call for RESULTS.md, without the paths of this machine."""
+    portable: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--folder", "--json"):
             next(rest, None)
         elif argument != "--keep" and not argument.startswith(("--folder=", "--json=")):
-            kept.append(argument)
-    return " ".join(["python -m bench", *kept])
+            portable.append(argument)
+    return " ".join(["python -m bench", *portable])
 
 
 def main() -> int:
-    """Run what was asked for; return 1 if a must was missed."""
-    asked = _arguments().parse_args()
+    """Run the named benchmarks; return 1 if a must was missed."""
+    if sys.argv[1:2] == [COMPARE]:
+        return compare.main(sys.argv[2:])
+    options = argument_parser().parse_args()
     command = _command(sys.argv[1:])
     console = Console() if sys.stdout.isatty() else Console(width=MIN_WIDTH)
     console.print(f"{machine()}; {versions()}", highlight=False)
-    with _folder(asked.folder, keep=asked.keep) as folder:
+    with _work_folder(options.folder, keep=options.keep) as folder:
         run = Run(
             stage=Stage(spark=session(settings(durable=False)), folder=folder),
             meter=Meter(),
             console=console,
-            sizes=parse_sizes(asked.rows or (QUICK_ROWS if asked.quick else "100k,1m,10m")),
-            rounds=asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS),
-            quick=asked.quick,
+            sizes=parse_sizes(options.rows or (QUICK_ROWS if options.quick else "100k,1m,10m")),
+            rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
+            quick=options.quick,
         )
         reports: list[Report] = []
         for name, benchmark in BENCHMARKS.items():
-            if asked.benchmark in (name, ALL):
+            if not options.benchmarks or name in options.benchmarks or ALL in options.benchmarks:
                 reports.append(benchmark(run))
                 show(console, reports[-1])
-                if not asked.quick:
+                if not options.quick:
                     update_results(RESULTS, reports[-1:], command=command)
         run.stage.spark.stop()
-    if asked.json:
-        write_json(asked.json, reports, command=command)
+    if options.json:
+        write_json(options.json, reports, command=command)
     missed = [line for report in reports for line in report.missed()]
     console.print(f"{len(missed)} musts missed{': ' if missed else '.'}{'; '.join(missed)}", highlight=False)
     return 1 if missed else 0
 
 
-def _arguments() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("benchmark", nargs="?", default=ALL, choices=[*BENCHMARKS, ALL])
+    parser.add_argument(
+        "benchmarks", nargs="*", type=_benchmark, metavar="BENCHMARK", help=f"{', '.join(BENCHMARKS)} (all)"
+    )
     parser.add_argument("--rows", help="sizes of the base, e.g. 100k,1m,10m (the default)")
     parser.add_argument("--rounds", type=int, help=f"rounds of each measurement ({ROUNDS})")
     parser.add_argument(
@@ -115,12 +125,18 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def _benchmark(name: str) -> str:
+    if name not in (*BENCHMARKS, ALL):
+        raise argparse.ArgumentTypeError(f"unknown benchmark {name!r}, expected {', '.join(BENCHMARKS)} or {ALL}")
+    return name
+
+
 @contextlib.contextmanager
-def _folder(given: Path | None, *, keep: bool) -> Iterator[Path]:
-    """Provide the work folder, and remove it afterwards unless it is to be kept."""
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-    folder = given.absolute() if given is not None else Path(tempfile.mkdtemp(prefix="siltstone-bench-"))
+def _work_folder(requested: Path | None, *, keep: bool) -> Iterator[Path]:
+    """Provide the work folder, and remove it afterwards if it is not to be kept."""
+    if requested is not None:
+        requested.mkdir(parents=True, exist_ok=True)
+    folder = requested.absolute() if requested is not None else Path(tempfile.mkdtemp(prefix="siltstone-bench-"))
     try:
         yield folder
     finally:

@@ -1,4 +1,4 @@
-"""What checksums of data files cost: the same calls with verification on and off, in turn, on the same rows.
+"""Costs of checksums of data files: the same calls with verification on and off, in turn, on the same rows.
 
 Files always have their checksums; the setting `verify_checksums` decides whether readers verify them. So reads, lookups
 and folds are measured by the setting. Writing is measured by itself: one change file of ours beside the same rows written
@@ -76,12 +76,12 @@ def _write(run: Run) -> dict[str, Summary]:
 
 
 def _reads(run: Run, rows: int) -> dict[str, Summary]:
-    run.say(f"checksums: preparing {size_text(rows)} rows")
+    run.log(f"checksums: preparing {size_text(rows)} rows")
     path = run.stage.copy(run.stage.lake(rows), "checksums")
     with _open(run, path, verify=True) as verified, _open(run, path, verify=False) as unverified:
         datasets = {VERIFIED: verified.dataset(NAME), UNVERIFIED: unverified.dataset(NAME)}
         OnePercent.of(rows).apply(datasets[VERIFIED])
-        run.say(f"checksums: {size_text(rows)} rows, {run.rounds} rounds")
+        run.log(f"checksums: {size_text(rows)} rows, {run.rounds} rounds")
         steps = {
             f"{what}, {side}": partial(_measured, run, what, call, dataset)
             for what, call in _calls(rows).items()

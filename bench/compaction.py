@@ -1,4 +1,4 @@
-"""Roll-ups and clusterings of logs: many small files into few, against those who do the same to the same files.
+"""Roll-ups and clusterings of logs: many small files into few, beside peers on the same files.
 
 Small files of one hour come one after the other in time, as a log's do. Every contender gets the same bytes (linked) and writes
 files of 128 MB at most, zstd. Siltstone runs cycles until its planner has nothing left to do: jobs of at most 500 files, rows
@@ -60,7 +60,7 @@ ZORDER_TARGET_BYTES: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """So many files of so many rows each."""
+    """Number of files, and rows of each file."""
 
     what: str
     files: int
@@ -136,7 +136,7 @@ def _prepared(run: Run, shape: Shape) -> tuple[Path, Path]:
     plain = run.stage.folder / f"events-plain-{shape.files}-{shape.rows}"
     if not plain.exists():
         run.stage.discard(lake)
-        run.say(f"compaction: preparing {shape.what}")
+        run.log(f"compaction: preparing {shape.what}")
         with _open(run, lake, create=True) as opened:
             _fill(opened.dataset(NAME), shape, plain)
         convert_to_deltalake(plain)
@@ -188,7 +188,7 @@ def _shape(run: Run, shape: Shape) -> dict[str, Summary]:
         PLAIN: lambda: _on_copy(run, plain, lambda path: _plain_rewrite(run, path)),
     }
     rounds = min(run.rounds, shape.most_rounds)
-    run.say(f"compaction: {shape.what}, {rounds} rounds")
+    run.log(f"compaction: {shape.what}, {rounds} rounds")
     return interleaved(steps, rounds=rounds, warm_ups=WARM_UPS if shape.most_rounds > 1 else 0)
 
 
@@ -275,16 +275,16 @@ def _row(shape: Shape, name: str, found: dict[str, Summary], before: float | Non
 
 
 def _queries(run: Run, shape: Shape) -> list[Row]:
-    """Measure one question on the files as they came and after the roll-up."""
+    """Measure one query on the files as they came and after the roll-up."""
     prepared, _ = _prepared(run, shape)
     path = run.stage.copy(prepared, "queries")
     with _open(run, path) as lake:
         log = lake.dataset(NAME)
         files, size = [len(_live(log))], [log.status().base_bytes]
-        before = {"Spark": _median(run, lambda: _ask_spark(log)), "DuckDB": _median(run, lambda: _ask_duckdb(log))}
-        run.say(f"compaction: rolling up {shape.what}")
+        before = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
+        run.log(f"compaction: rolling up {shape.what}")
         pressed = Summary.of([run.meter.measure(lambda: cycles(lake))])
-        after = {"Spark": _median(run, lambda: _ask_spark(log)), "DuckDB": _median(run, lambda: _ask_duckdb(log))}
+        after = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
         files, size = [*files, len(_live(log))], [*size, log.status().base_bytes]
     shutil.rmtree(path, ignore_errors=True)
     lines = [
@@ -313,11 +313,11 @@ def _live(log: Dataset) -> list[str]:
     return [str(base / file.path) for file in log._store.snapshot().base.files]  # noqa: SLF001
 
 
-def _ask_spark(log: Dataset) -> None:
+def _query_spark(log: Dataset) -> None:
     log.read().where("account < 10000").groupBy("kind").sum("amount").collect()
 
 
-def _ask_duckdb(log: Dataset) -> None:
+def _query_duckdb(log: Dataset) -> None:
     with duckdb.connect() as connection:
         connection.execute(
             "SELECT kind, sum(amount) FROM read_parquet(?) WHERE account < 10000 GROUP BY kind", [_live(log)]
@@ -353,10 +353,10 @@ def _skipped(what: str, before: int, of_before: int, after: int, of_after: int, 
 
 def _opened(log: Dataset) -> tuple[int, int, int]:
     """Return how many files a search by accounts, and one by time, cannot leave out, and how many there are."""
-    told = pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=True))
-    low, high = told.column("min.account").to_pylist(), told.column("max.account").to_pylist()
+    entries = pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=True))
+    low, high = entries.column("min.account").to_pylist(), entries.column("max.account").to_pylist()
     accounts = sum(a < ACCOUNTS * 51 // 100 and b >= ACCOUNTS // 2 for a, b in zip(low, high, strict=True))
-    first, last = told.column("min.at").to_pylist(), told.column("max.at").to_pylist()
+    first, last = entries.column("min.at").to_pylist(), entries.column("max.at").to_pylist()
     start = min(first) + (max(last) - min(first)) / 2
     end = start + (max(last) - min(first)) / 100
     times = sum(a <= end and b >= start for a, b in zip(first, last, strict=True))

@@ -191,7 +191,7 @@ class Stage:
         return path
 
     def copy(self, prepared: Path, name: str) -> Path:
-        """Return a copy to work on. Data files are linked, as nobody changes one; logs and locks are copied."""
+        """Return a copy to work on. Data files are linked, because they never change; logs and locks are copied."""
         self._copies += 1
         target = self.folder / f"{name}-{self._copies}"
         self.discard(target)  # a run that was broken off may have left one

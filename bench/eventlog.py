@@ -1,7 +1,7 @@
-"""Event logs: every question and durable appends on Delta beside SQLite with synchronous=FULL, which a user would pick.
+"""Event logs: every query and durable appends on Delta, beside SQLite with synchronous=FULL.
 
-Both logs hold the same events: builds of nineteen events each, fifty of them interleaved. A question is asked on both, one after
-the other, with arguments drawn anew each time; its ratio is that of the times at p95. Appends are of one event, durable on both.
+Both logs hold the same events: builds of nineteen events each, fifty of them interleaved. A query runs on both, one after
+the other, with new random arguments each time; its ratio is that of the times at p95. Appends are of one event, durable on both.
 Many appenders belong to one process, each with builds of its own; those that are threads have the bar.
 """
 
@@ -53,12 +53,12 @@ UNBROKEN_EACH: Final = 400
 UNBROKEN_ROUNDS: Final = 3
 ROUNDS: Final = 5
 SETTLE_SECONDS: Final = 1.0
-"""Between two measured groups: what a log does once nobody appends is done beside nobody."""
+"""Pause between two measured groups, in which a log finishes its background work."""
 RATE_BAR: Final = 10.0
 COMMITS: Final = (100, 10_000)
 COMMITS_BAR: Final = 1.5
 
-Ask = Callable[[EventLog, "np.random.Generator"], object]
+LogQuery = Callable[[EventLog, "np.random.Generator"], object]
 
 
 def bench_eventlog(run: Run) -> Report:
@@ -67,9 +67,9 @@ def bench_eventlog(run: Run) -> Report:
     before: dict[str, float] = {}
     for size in [size for size in SIZES if not run.quick] or [2_000]:
         with _Both(run, size) as logs:
-            run.say(f"eventlog: questions to {size_text(size)} events")
-            found = _questions(logs, size)
-            rows += _question_rows(found, size, before)
+            run.log(f"eventlog: queries of {size_text(size)} events")
+            found = _measure_queries(logs, size)
+            rows += _query_rows(found, size, before)
             before = {f"{what} {name}": Summary.of(taken).seconds for (what, name), taken in found.items()}
             rows += _append_rows(run, logs, size)
             rows += _many_rows(logs, size)
@@ -79,7 +79,7 @@ def bench_eventlog(run: Run) -> Report:
         name="eventlog",
         title="Event logs: Delta beside SQLite",
         rows=tuple(rows),
-        notes=("A question's ratio is Delta's time at p95 over SQLite's. Appends are durable: fsync on both sides.",),
+        notes=("A query's ratio is Delta's time at p95 over SQLite's. Appends are durable: fsync on both sides.",),
     )
 
 
@@ -139,7 +139,7 @@ def _build(build: str, number: int) -> Iterator[tuple[str, Payload]]:
 
 
 class _Both:
-    """Both logs with so many events, made once for each folder."""
+    """Both logs with a number of events, made once for each folder."""
 
     def __init__(self, run: Run, size: int) -> None:
         self._run = run
@@ -148,7 +148,7 @@ class _Both:
 
     def __enter__(self) -> dict[str, EventLog]:
         for name in (SQLITE, DELTA):
-            self._run.say(f"eventlog: {size_text(self._size)} events into {name}")
+            self._run.log(f"eventlog: {size_text(self._size)} events into {name}")
             self._logs[name] = EventLog.open(_address(self._run, f"events-{self._size}", name))
             _fill(self._logs[name], self._size)
         return self._logs
@@ -174,7 +174,7 @@ def _fill(log: EventLog, count: int) -> None:
 # ---- questions ---------------------------------------------------------------------------------------------------
 
 
-def _asks(size: int) -> dict[str, Ask]:
+def _queries(size: int) -> dict[str, LogQuery]:
     builds = size // (EVENTS_OF_BUILD * OPEN_BUILDS) * OPEN_BUILDS  # those that are complete
 
     def build(random: "np.random.Generator") -> str:
@@ -209,21 +209,21 @@ def _asks(size: int) -> dict[str, Ask]:
     }
 
 
-def _questions(logs: dict[str, EventLog], size: int) -> dict[tuple[str, str], list[Sample]]:
+def _measure_queries(logs: dict[str, EventLog], size: int) -> dict[tuple[str, str], list[Sample]]:
     found: dict[tuple[str, str], list[Sample]] = {}
-    for what, ask in _asks(size).items():
+    for what, query in _queries(size).items():
         for number in range(WARM_UPS + ASKED):
             for name, log in logs.items():
                 random = np.random.default_rng(number)
                 started = time.perf_counter()
-                ask(log, random)
+                query(log, random)
                 seconds = time.perf_counter() - started
                 if number >= WARM_UPS:
                     found.setdefault((what, name), []).append(Sample(seconds=seconds, python=None, jvm=None))
     return found
 
 
-def _question_rows(found: dict[tuple[str, str], list[Sample]], size: int, before: dict[str, float]) -> Iterator[Row]:
+def _query_rows(found: dict[tuple[str, str], list[Sample]], size: int, before: dict[str, float]) -> Iterator[Row]:
     for (what, name), taken in found.items():
         checks: tuple[Check, ...] = ()
         if name == DELTA:
@@ -300,7 +300,7 @@ def _many_rows(logs: dict[str, EventLog], size: int) -> Iterator[Row]:
 
 
 def _unbroken_row(log: EventLog, size: int, sqlite_rate: float) -> Row:
-    """Let many append for so long that the projection must catch up on the way; bursts leave that for later."""
+    """Append from many threads until the projection must catch up during the appends; short bursts do not reach that point."""
     samples: list[Sample] = []
     for number in range(UNBROKEN_ROUNDS):
         events = [[_received(f"long{number}{n}", at) for at in range(UNBROKEN_EACH)] for n in range(APPENDERS)]
@@ -371,7 +371,7 @@ def _commit_rows(run: Run) -> Iterator[Row]:
 
 
 def _open_rows(run: Run, size: int) -> Iterator[Row]:
-    """Open a log and ask once: as it is, and without its projection."""
+    """Open a log and query it once: as it is, and without its projection."""
     address = _address(run, f"events-{size}", DELTA)
 
     def opened() -> Any:  # noqa: ANN401

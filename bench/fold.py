@@ -1,4 +1,4 @@
-"""Folds: bringing 1% changed rows into the base, against MERGE of the same changes and a plain Spark copy of the base.
+"""Folds of 1% changed rows into the base, against MERGE of the same changes and a plain Spark copy of the base.
 
 Every round works on a fresh copy of the same state (data files are linked). The MERGEs get the last change of each key as one
 Parquet file; the fold starts from its hundred change files.
@@ -42,7 +42,7 @@ def bench_fold(run: Run) -> Report:
 
 
 def _size(run: Run, rows: int) -> dict[str, Summary]:
-    run.say(f"fold: preparing {size_text(rows)} rows")
+    run.log(f"fold: preparing {size_text(rows)} rows")
     changes = OnePercent.of(rows)
     prepared = run.stage.copy(run.stage.lake(rows), "fold-prepared")
     lake, dataset = open_dataset(run.stage, prepared, durable=False)
@@ -57,7 +57,7 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         COPY: lambda: _copy(run, rows),
         FOLD_FSYNC: lambda: _fold(run, prepared, durable=True),
     }
-    run.say(f"fold: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
+    run.log(f"fold: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
     found = interleaved(steps, rounds=run.rounds_at(rows))
     run.stage.discard(prepared)
     source.unlink()

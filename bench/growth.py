@@ -1,4 +1,4 @@
-"""Ten thousand one-row upserts with folds between: the last ones must cost what the first ones did.
+"""Ten thousand one-row upserts with folds between: the last ones must be as fast as the first ones.
 
 The folds' own time is not part of the upserts' latencies; it is shown beside them.
 """
@@ -34,7 +34,7 @@ def bench_growth(run: Run) -> Report:
         for _ in range(WARM_UPS):
             dataset.upsert(change_rows(rows, 1, seed=next(seeds)))
         dataset.compact()
-        run.say(f"growth: {upserts:,} upserts into {size_text(rows)}, a fold every {fold_every:,}")
+        run.log(f"growth: {upserts:,} upserts into {size_text(rows)}, a fold every {fold_every:,}")
         for number in range(upserts):
             if number and number % fold_every == 0:
                 folds.append(run.meter.measure(dataset.compact))

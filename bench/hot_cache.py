@@ -1,11 +1,11 @@
-"""The hot cache itself: what a fill takes, how fresh answers are, what a tight budget does, and what an eviction gives back.
+"""The hot cache: costs of fills and of fresh answers, a tight budget, and the memory that an eviction frees.
 
-No question goes through SQL of the lake here: `query` measures those. All of it is without Spark, which only prepares the rows.
+No query uses SQL of the lake here; `query` measures those. Spark only prepares the rows.
 
 * a fill of each size, beside DuckDB that reads the same base files into a table of its own and compresses it;
 * the same of a table like the ancestors' (15 columns), for its bytes a row, which they had at 371;
 * a count with a filter on what is resident, beside DuckDB's own time for it, again after an upsert of one and of 1,000 rows;
-* three datasets in turn under a budget that holds one of them, and one that is asked more than the others;
+* three datasets in turn under a budget that holds one of them, and one that is queried more than the others;
 * the memory that the system counts for this process, before and after an eviction.
 """
 
@@ -48,17 +48,17 @@ def bench_hot_cache(run: Run) -> Report:
     notes: list[str] = []
     sizes = [size for size in run.sizes if size <= LARGEST] or [run.sizes[0]]
     for rows in sizes:
-        run.say(f"hot cache: filling {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
+        run.log(f"hot cache: filling {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
         with _lake(run, run.stage.lake(rows), "hot") as lake:
             lines += _fills(run, lake, rows, notes)
     rows = sizes[-1]
     lines += _wide(run, notes)
     with _lake(run, run.stage.lake(rows), "hot") as lake:
-        run.say(f"hot cache: answers over {size_text(rows)} rows, and after upserts")
+        run.log(f"hot cache: answers over {size_text(rows)} rows, and after upserts")
         lines += _answers(run, lake, rows)
-        run.say("hot cache: an eviction")
+        run.log("hot cache: an eviction")
         lines.append(_eviction(lake, NAME, notes))
-    run.say("hot cache: three datasets, room for one")
+    run.log("hot cache: three datasets, room for one")
     notes += _three(run)
     return Report(
         name="hot_cache", title="The hot cache: fills, freshness, budget, memory", rows=tuple(lines), notes=tuple(notes)
@@ -152,7 +152,7 @@ def _wide(run: Run, notes: list[str]) -> list[Row]:
 _QUESTION: Final = "SELECT count(*), sum(amount) FROM {table} WHERE status = 'paid' AND quantity > 90"
 
 
-def _ask(lake: Lake) -> None:
+def _query(lake: Lake) -> None:
     with lake.hot.pinned([NAME]) as hot:
         hot.cursor.execute(_QUESTION.format(table=hot.tables[NAME])).fetchall()
 
@@ -163,10 +163,10 @@ def _answers(run: Run, lake: Lake, rows: int) -> list[Row]:
     seeds = spread_seeds(9_000_000)
     taken: dict[str, list[Sample]] = {}
     for number in range(1 + run.rounds):
-        samples = {"DuckDB's own time": _bare(run, lake), "hot, nothing new": _repeated(run, lambda: _ask(lake))}
+        samples = {"DuckDB's own time": _bare(run, lake), "hot, nothing new": _repeated(run, lambda: _query(lake))}
         for count in CHANGED:
             dataset.upsert(change_rows(rows, count, seed=next(seeds)))
-            samples[f"hot, after an upsert of {count:,}"] = run.meter.measure(lambda: _ask(lake))
+            samples[f"hot, after an upsert of {count:,}"] = run.meter.measure(lambda: _query(lake))
         if number:
             for what, sample in samples.items():
                 taken.setdefault(what, []).append(sample)
@@ -181,7 +181,7 @@ def _answers(run: Run, lake: Lake, rows: int) -> list[Row]:
 
 
 def _bare(run: Run, lake: Lake) -> Sample:
-    """Ask DuckDB itself, on the same rows, without a look whether they are fresh."""
+    """Query DuckDB itself on the same rows, without a check that they are fresh."""
     with lake.hot.pinned([NAME]) as hot:
         text, cursor = _QUESTION.format(table=hot.tables[NAME]), hot.cursor
         return _repeated(run, lambda: cursor.execute(text).fetchall())
@@ -198,7 +198,7 @@ def _repeated(run: Run, call: object) -> Sample:
 
 
 def _three(run: Run) -> list[str]:
-    """Say what a budget for one of three does: asked in turn, and one asked four times as often as the others."""
+    """Describe the effect of a budget for one of three: queried in turn, and one queried four times as often as the others."""
     rows = min(THREE_ROWS, max(run.sizes))
     names = [f"bench.three.t{number}" for number in range(3)]
     folder = run.stage.folder / "hot-three"
@@ -208,16 +208,16 @@ def _three(run: Run) -> list[str]:
             made = lake.create(name, change_rows(10, 1, seed=1).schema, key="id")
             made.upsert(change_rows(rows * 2, rows, seed=number))
         estimate = lake.hot.decide(names[0]).estimate_bytes
-    said = []
+    effects = []
     budget = max(1, round(1.5 * estimate / 1024 / 1024))
     for what, order in (("in turn", [0, 1, 2]), ("t0 four times as often", [0, 0, 1, 0, 0, 2])):
         with Lake.open(folder, settings=settings(durable=False, hot_cache_mb=budget), spark=run.stage.spark) as lake:
-            said.append(_asked_in_turn(lake, names, order, what, budget))
+            effects.append(_query_in_turn(lake, names, order, what, budget))
     run.stage.discard(folder)
-    return said
+    return effects
 
 
-def _asked_in_turn(lake: Lake, names: list[str], order: list[int], what: str, budget: int) -> str:
+def _query_in_turn(lake: Lake, names: list[str], order: list[int], what: str, budget: int) -> str:
     for _ in range(TURNS):
         for number in order:
             try:

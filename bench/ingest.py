@@ -47,7 +47,7 @@ def bench_ingest(run: Run) -> Report:
 
 
 def _size(run: Run, rows: int) -> dict[str, Summary]:
-    run.say(f"ingest: preparing {size_text(rows)} rows")
+    run.log(f"ingest: preparing {size_text(rows)} rows")
     mixed, ordered = run.stage.shuffled(rows), run.stage.source(rows)
     steps: dict[str, Callable[[], Sample]] = {
         INGEST: lambda: _ingest(run, mixed, durable=False),
@@ -57,7 +57,7 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         INGEST_ORDERED: lambda: _ingest(run, ordered, durable=False),
         DELTA_ORDERED: lambda: _delta(run, ordered, is_sorted=False),
     }
-    run.say(f"ingest: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
+    run.log(f"ingest: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
     return interleaved(steps, rounds=run.rounds_at(rows))
 
 

@@ -44,7 +44,7 @@ def bench_log_load(run: Run) -> Report:
 
 
 def _size(run: Run, rows: int) -> dict[str, Summary]:
-    run.say(f"log load: preparing {size_text(rows)} rows")
+    run.log(f"log load: preparing {size_text(rows)} rows")
     source = run.stage.of_three_days(rows)
     steps: dict[str, Callable[[], Sample]] = {
         FIRST: lambda: _loaded(run, source, first=True),
@@ -52,7 +52,7 @@ def _size(run: Run, rows: int) -> dict[str, Summary]:
         DELTA: lambda: _delta(run, source, by_hour=False),
         BY_HOUR: lambda: _delta(run, source, by_hour=True),
     }
-    run.say(f"log load: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
+    run.log(f"log load: {size_text(rows)} rows, {run.rounds_at(rows)} rounds")
     return interleaved(steps, rounds=run.rounds_at(rows))
 
 

@@ -45,7 +45,7 @@ SMALLEST: Final = 1_000_000
 WARM_UPS: Final = 2
 LOOKUPS_BEFORE: Final = 300
 REPEATS: Final = {1: 10, 100: 3}
-"""How often a side that takes milliseconds is asked in each round."""
+"""Queries per round of a side that takes milliseconds."""
 SHARES: Final = (0.5, 0.95)
 
 Find = Callable[[list[str]], pa.Table]
@@ -74,10 +74,10 @@ def bench_lookup(run: Run) -> Report:
     sizes = tuple(rows for rows in run.sizes if rows >= SMALLEST) or run.sizes[-1:]
     found: dict[Case, list[Sample]] = {}
     for rows in sizes:
-        run.say(f"lookup: preparing {size_text(rows)} rows")
+        run.log(f"lookup: preparing {size_text(rows)} rows")
         with _sides(run, rows) as sides:
             for keys in KEYS:
-                run.say(f"lookup: {keys} of {size_text(rows)}, {run.rounds} rounds")
+                run.log(f"lookup: {keys} of {size_text(rows)}, {run.rounds} rounds")
                 found |= _measured(run, sides, rows, keys)
     summaries = {case: Summary.of(samples) for case, samples in found.items()}
     return Report(
@@ -149,18 +149,18 @@ def _sides(run: Run, rows: int) -> Iterator[dict[str, Side]]:
 def _agree(sides: dict[str, Side], rows: int) -> None:
     """Do not measure a wrong answer."""
     for count in KEYS:
-        asked = _keys(rows, count, seed=count)
+        requested = _keys(rows, count, seed=count)
         for name, side in sides.items():
-            if sorted(side.find(asked).column(KEY).to_pylist()) != sorted(asked):
-                raise AssertionError(f"{name} did not find exactly the rows that were asked for.")
+            if sorted(side.find(requested).column(KEY).to_pylist()) != sorted(requested):
+                raise AssertionError(f"{name} did not find exactly the requested rows.")
 
 
 def _agree_changed(dataset: Dataset, rows: int) -> None:
     changes = OnePercent.of(rows)
-    asked = changes.upserts[0].column(KEY).to_pylist()[-5:] + changes.tombstones[:5]
+    requested = changes.upserts[0].column(KEY).to_pylist()[-5:] + changes.tombstones[:5]
     table = dataset.to_arrow()
-    whole = table.filter(pc.is_in(table.column(KEY), value_set=pa.array(asked))).sort_by(KEY)
-    if not dataset.get(asked).sort_by(KEY).equals(whole):
+    whole = table.filter(pc.is_in(table.column(KEY), value_set=pa.array(requested))).sort_by(KEY)
+    if not dataset.get(requested).sort_by(KEY).equals(whole):
         raise AssertionError("A lookup over unfolded changes and the whole view say different rows.")
 
 
@@ -199,7 +199,7 @@ def _spark(spark: "SparkSession", base: str, keys: list[str]) -> pa.Table:
     return frame.where(frame[KEY].isin(keys)).toArrow()
 
 
-# ---- what is said ------------------------------------------------------------------------------------------------
+# ---- rows of the report ------------------------------------------------------------------------------------------
 
 
 def _row(found: dict[Case, Summary], case: Case, *, before: int | None) -> Row:

@@ -1,7 +1,7 @@
 """Merged reads: the view over 1% unfolded changes against the bare scan of the clean base, on Spark and as Arrow.
 
 The changes are a hundred batches, and tombstones for one in a hundred of their keys. *Narrow* sums one column, *wide* hashes
-every column of every row. All sides are planned anew each round: opening the frame lies inside the clock. The *clean base* is
+every column of every row. All sides are planned again in each round: opening the frame is measured, too. The *clean base* is
 read by Spark's own Delta reader and carries the bars; the *clean dataset* is `Dataset.read` with nothing unfolded, which names
 its files to Spark itself and so saves the log's resolution: the second ratio shows what the changes alone cost. What a read
 works out about a state of the changes it keeps for the next one, so the first read after a further change stands by itself.
@@ -55,7 +55,7 @@ def bench_merged(run: Run) -> Report:
 
 
 def _size(run: Run, rows: int, before: dict[str, float]) -> list[Row]:
-    run.say(f"merged: preparing {size_text(rows)} rows")
+    run.log(f"merged: preparing {size_text(rows)} rows")
     path = run.stage.copy(run.stage.lake(rows), "merged")
     lake, dataset = open_dataset(run.stage, path, durable=False)
     untouched, clean = open_dataset(run.stage, run.stage.lake(rows), durable=False)
@@ -65,7 +65,7 @@ def _size(run: Run, rows: int, before: dict[str, float]) -> list[Row]:
         queries = _queries(run, dataset, clean)
         samples: dict[str, list[Sample]] = {name: [] for name in queries}
         seeds = spread_seeds(9_000_000)
-        run.say(f"merged: {size_text(rows)} rows, {run.rounds} rounds")
+        run.log(f"merged: {size_text(rows)} rows, {run.rounds} rounds")
         for number in range(WARM_UPS + run.rounds):
             for name, query in queries.items():
                 if name.endswith(FIRST):

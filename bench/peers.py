@@ -1,4 +1,4 @@
-"""Who is measured: Siltstone, delta-rs' merge, and Spark's MERGE with and without deletion vectors.
+"""The contenders: Siltstone, delta-rs' merge, and Spark's MERGE with and without deletion vectors.
 
 Each gets the same Arrow rows. What a contender needs before it can start (a temporary view for Spark, an open handle for
 delta-rs) is made in `prepare`, outside the clock: that favours the peers.
@@ -38,7 +38,7 @@ class Contender(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything and remove the copy."""
+        """Close everything and remove the copy."""
         ...
 
 
@@ -125,7 +125,7 @@ class SparkMerge:
         )
 
     def upsert_and_delete(self) -> None:
-        """Merge rows that say in ``_op`` whether they replace or remove."""
+        """Merge rows whose ``_op`` is upsert or delete."""
         names = SCHEMA.names
         assigned = ", ".join(f"{name} = s.{name}" for name in names)
         values = ", ".join(f"s.{name}" for name in names)
@@ -140,7 +140,7 @@ class SparkMerge:
         self.stage.discard(self.path)
 
 
-def everybody(stage: Stage, rows: int) -> list[Contender]:
+def all_contenders(stage: Stage, rows: int) -> list[Contender]:
     """Return all contenders, each on its own copy of the same rows."""
     return [
         Siltstone(stage=stage, path=stage.copy(stage.lake(rows), "ours"), durable=False),

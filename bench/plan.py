@@ -1,4 +1,4 @@
-"""How much a run measures: sizes, rounds, and how sizes are written for people."""
+"""Extent of a run: sizes, rounds, and the text form of sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class Run:
         """Return how often something that rewrites this many rows is measured."""
         return min(self.rounds, LARGE_ROUNDS) if rows >= LARGE_ROWS else self.rounds
 
-    def say(self, text: str) -> None:
-        """Tell the person who waits what is going on."""
+    def log(self, text: str) -> None:
+        """Print the progress."""
         self.console.print(f"[dim]{text}[/dim]", highlight=False)
 
 

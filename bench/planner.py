@@ -1,10 +1,11 @@
-"""The planner: one plan over a million file entries, in a process of its own, so that its memory can be told from the bench's.
+"""The planner: one plan over a million file entries, in a process of its own, so that its memory is measured without the bench's.
 
 Every dataset has its periods, from the one that is open to some months ago, each with a hundred files: small ones, compacted
 ones and large ones, in two partitions; every third dataset is keyed and has change files. The child makes the
 entries, then plans; its answer is the time of the plan, and how much its peak memory grew by the entries and the plan together.
 """
 
+import datetime
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from bench.results import Check, Report, Row, Sense
 from siltstone.compaction.planning.model import Backlog, FileEntry, Inputs, Plan, Shape, TableState
 from siltstone.compaction.planning.planner import plan
 from siltstone.config import Settings
-from siltstone.model.periods import Granularity, end, period_of
+from siltstone.model.periods import Granularity, coarser, end
 
 DATASETS: Final = 500
 QUICK_DATASETS: Final = 5
@@ -36,7 +37,7 @@ def bench_planner(run: Run) -> Report:
     """Measure one size, as often as the run asks for."""
     datasets = QUICK_DATASETS if run.quick else DATASETS
     entries = datasets * PERIODS * FILES
-    run.say(f"planner: {entries:,} file entries of {datasets:,} datasets")
+    run.log(f"planner: {entries:,} file entries of {datasets:,} datasets")
     answers = [_child(datasets) for _ in range(run.rounds)]
     taken = [
         Sample(seconds=found["seconds"], python=Peak(megabytes=found["peak"], added=found["added"]), jvm=None)
@@ -72,7 +73,7 @@ def _child(datasets: int) -> dict[str, float]:
 
 
 def inputs(datasets: int) -> Inputs:
-    """Return tables of so many datasets; the same ones each time."""
+    """Return tables of a number of datasets; the same ones each time."""
     return Inputs(tables=[_table(number) for number in range(datasets)], cycle=1)
 
 
@@ -94,7 +95,7 @@ def _table(number: int) -> TableState:
 def _period(number: int, at: int, *, is_log: bool) -> list[FileEntry]:
     hours_ago = at * (7 + number % 90)
     granularity = (Granularity.HOUR, Granularity.HOUR, Granularity.DAY)[at % 3]
-    period = period_of((NOW_MS - hours_ago * HOUR_MS) * 1000, granularity) if is_log else ""
+    period = coarser(_hour(NOW_MS - hours_ago * HOUR_MS), granularity) if is_log else ""
     written_ms = NOW_MS - max(0, hours_ago - 1) * HOUR_MS
     found: list[FileEntry] = []
     for n in range(FILES):
@@ -113,6 +114,10 @@ def _period(number: int, at: int, *, is_log: bool) -> list[FileEntry]:
     return found
 
 
+def _hour(moment_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(moment_ms // 1000, datetime.UTC).isoformat()[:13]
+
+
 def main() -> int:
     """Make the entries, plan once, and print what it took."""
     import resource
@@ -122,7 +127,7 @@ def main() -> int:
 
     before = peak_megabytes()
     given = inputs(int(sys.argv[1]))
-    now = end(period_of(NOW_MS * 1000, Granularity.HOUR))
+    now = end(_hour(NOW_MS))
     started = time.perf_counter()
     made = plan(given, Settings(), now)
     seconds = time.perf_counter() - started

@@ -1,12 +1,12 @@
-"""Questions: the ancestors' join and filter, and the 22 shapes, on Spark and in memory.
+"""Queries: a join, a filter, and the 22 shapes, on Spark and in memory.
 
-The join brings 1M orders and 100K customers together and groups them; the filter picks some of the 100K customers. Each is asked
+The join groups 1M orders with 100K customers; the filter picks some of the 100K customers. Each runs
 
-* of Spark on the lake's files, and of Spark with both frames in its own cache,
-* of the hot engine with a text that it has never seen, with one that it knows, and again with the answer kept,
-* of DuckDB itself on the same rows in memory.
+* on Spark over the lake's files, and on Spark with both frames in its own cache,
+* on the hot engine with a new text, with a known text, and again with a cached answer,
+* on DuckDB itself over the same rows in memory.
 
-All sides are asked the same, and answer with an Arrow table of the same rows and types, which is checked before anything is
+All sides run the same query, and answer with an Arrow table of the same rows and types, which is checked before anything is
 measured. A text is made new by one number in it, of the type of the column that it is compared with and below all values there.
 Sides take turns in each round, so that a slow moment of the machine meets all of them.
 """
@@ -44,14 +44,14 @@ SHARE: Final = 10
 """So many orders has a customer."""
 WARM_UPS: Final = 3
 REPEATS: Final = 5
-"""How often a side that takes milliseconds is asked in each round."""
+"""Queries per round of a side that takes milliseconds."""
 SHAPE_LINES: Final = 300_000
 QUICK_LINES: Final = 20_000
 MUST: Final = {"join": 8.0, "filter": 15.0}
 NEW_SECONDS: Final = 0.003
 KNOWN_SECONDS: Final = 0.001
 JOIN_AIM: Final = 1.3
-QUESTIONS: Final = {
+QUERIES: Final = {
     "join": (
         "SELECT c.region, o.kind, count(*) AS orders, sum(o.amount) AS amount, max(o.day) AS last FROM {orders} o "
         "JOIN {customers} c ON o.customer_id = c.customer_id WHERE o.quantity > 2 AND o.order_id >= {least} "
@@ -66,9 +66,9 @@ QUESTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to answer; `ask` gets a number that makes the text a new one."""
+    """One way to answer; `run` gets a number that makes the text a new one."""
 
-    ask: Callable[[int], pa.Table]
+    run: Callable[[int], pa.Table]
     repeats: int = 1
     uses_jvm: bool = False
 
@@ -76,21 +76,21 @@ class Side:
 def bench_query(run: Run) -> Report:
     """Measure both questions, and all shapes."""
     count = QUICK_ROWS if run.quick else BIG_ROWS
-    run.say(f"query: preparing {size_text(count)} orders")
+    run.log(f"query: preparing {size_text(count)} orders")
     found: dict[tuple[str, str], list[Sample]] = {}
     with _sides(run, count) as sides:
-        for question in QUESTIONS:
-            _check_alike(sides[question])
-            run.say(f"query: {question}, {run.rounds} rounds")
-            for name, side in sides[question].items():
+        for query in QUERIES:
+            _check_alike(sides[query])
+            run.log(f"query: {query}, {run.rounds} rounds")
+            for name, side in sides[query].items():
                 for at in range(WARM_UPS):
-                    side.ask(at)
-                found[question, name] = []
+                    side.run(at)
+                found[query, name] = []
             for turn in range(run.rounds):
-                for name, side in sides[question].items():
+                for name, side in sides[query].items():
                     for again in range(side.repeats):
                         number = WARM_UPS + turn * REPEATS + again
-                        found[question, name].append(run.meter.time(lambda side=side, number=number: side.ask(number)))  # type: ignore[misc]
+                        found[query, name].append(run.meter.time(lambda side=side, number=number: side.run(number)))  # type: ignore[misc]
     rows = [_row(case, found, sides[case[0]][case[1]]) for case in found]
     rows += _shape_rows(run)
     return Report(
@@ -98,7 +98,7 @@ def bench_query(run: Run) -> Report:
         title=f"Questions: {size_text(count)} orders joined with {size_text(count // SHARE)} customers, and these filtered",
         rows=tuple(rows),
         notes=(
-            "A new text differs from all before it in one literal; a known text was asked before, but its answer is not kept.",
+            "A new text differs from all before it in one literal; a known text ran before, but its answer is not cached.",
             "All sides give the same rows as an Arrow table. DuckDB itself holds them as they are, the hot engine compressed.",
         ),
     )
@@ -106,7 +106,7 @@ def bench_query(run: Run) -> Report:
 
 def _check_alike(sides: dict[str, Side]) -> None:
     """Make sure that all sides give the same rows in the same types."""
-    tables = {name: side.ask(0) for name, side in sides.items()}
+    tables = {name: side.run(0) for name, side in sides.items()}
     ours = tables[KNOWN]
     for name, table in tables.items():
         if not table.cast(ours.schema).equals(ours):
@@ -114,24 +114,24 @@ def _check_alike(sides: dict[str, Side]) -> None:
 
 
 def _row(case: tuple[str, str], found: dict[tuple[str, str], list[Sample]], side: Side) -> Row:
-    question, name = case
+    query, name = case
     own = Summary.of(found[case])
-    cached, duck = Summary.of(found[question, CACHED]), Summary.of(found[question, DUCKDB])
+    cached, duck = Summary.of(found[query, CACHED]), Summary.of(found[query, DUCKDB])
     checks: tuple[Check, ...] = ()
     if name in (NEW, KNOWN):
         faster = Check(
-            ratio=cached.seconds / own.seconds, of="Spark's own cache", sense=Sense.AT_LEAST, must=MUST[question]
+            ratio=cached.seconds / own.seconds, of="Spark's own cache", sense=Sense.AT_LEAST, must=MUST[query]
         )
         extra = NEW_SECONDS if name == NEW else KNOWN_SECONDS
-        bar = duck.seconds if question == "join" else duck.seconds + extra
+        bar = duck.seconds if query == "join" else duck.seconds + extra
         near = Check(
             ratio=own.seconds / bar,
-            of="DuckDB itself" if question == "join" else f"DuckDB itself and {extra * 1000:g} ms",
+            of="DuckDB itself" if query == "join" else f"DuckDB itself and {extra * 1000:g} ms",
             sense=Sense.AT_MOST,
-            aim=JOIN_AIM if question == "join" else 1.0,
+            aim=JOIN_AIM if query == "join" else 1.0,
         )
         checks = (faster, near)
-    return Row(what=f"{question}: {name}", time=own, checks=checks, uses_jvm=side.uses_jvm)
+    return Row(what=f"{query}: {name}", time=own, checks=checks, uses_jvm=side.uses_jvm)
 
 
 @contextmanager
@@ -147,15 +147,15 @@ def _sides(run: Run, count: int) -> Iterator[dict[str, dict[str, Side]]]:
         for name, key in ((ORDERS, "order_id"), (CUSTOMERS, "customer_id")):
             lake.create(name, given[name].schema, key=key).upsert(given[name])
             lake.dataset(name).compact()
-        yield {question: _answers(question, lake, keeping, given, run.stage.spark) for question in QUESTIONS}
+        yield {query: _answers(query, lake, keeping, given, run.stage.spark) for query in QUERIES}
     run.stage.discard(path)
 
 
 def _answers(
-    question: str, lake: Lake, keeping: Lake, given: dict[str, pa.Table], spark: "SparkSession"
+    query: str, lake: Lake, keeping: Lake, given: dict[str, pa.Table], spark: "SparkSession"
 ) -> dict[str, Side]:
     def text(number: int, names: dict[str, str]) -> str:
-        return QUESTIONS[question].format(least=-number, **names)
+        return QUERIES[query].format(least=-number, **names)
 
     ours = {"orders": ORDERS, "customers": CUSTOMERS}
     fixed, views = text(0, ours), {"orders": "bench_orders", "customers": "bench_customers"}
@@ -170,12 +170,12 @@ def _answers(
         duck.execute(f"CREATE TABLE {view} AS SELECT * FROM given")
         duck.unregister("given")
     return {
-        FILES: Side(ask=lambda _: _hot(lake, fixed, "spark"), uses_jvm=True),
-        CACHED: Side(ask=lambda number: spark.sql(text(number, views)).toArrow(), uses_jvm=True),
-        NEW: Side(ask=lambda number: _hot(lake, text(1 + number, ours), "hot"), repeats=REPEATS),
-        KNOWN: Side(ask=lambda _: _hot(lake, fixed, "hot"), repeats=REPEATS),
-        REPEATED: Side(ask=lambda _: _hot(keeping, fixed, "hot"), repeats=REPEATS),
-        DUCKDB: Side(ask=lambda number: duck.sql(text(number, views)).to_arrow_table(), repeats=REPEATS),
+        FILES: Side(run=lambda _: _hot(lake, fixed, "spark"), uses_jvm=True),
+        CACHED: Side(run=lambda number: spark.sql(text(number, views)).toArrow(), uses_jvm=True),
+        NEW: Side(run=lambda number: _hot(lake, text(1 + number, ours), "hot"), repeats=REPEATS),
+        KNOWN: Side(run=lambda _: _hot(lake, fixed, "hot"), repeats=REPEATS),
+        REPEATED: Side(run=lambda _: _hot(keeping, fixed, "hot"), repeats=REPEATS),
+        DUCKDB: Side(run=lambda number: duck.sql(text(number, views)).to_arrow_table(), repeats=REPEATS),
     }
 
 
@@ -208,7 +208,7 @@ def _rows(count: int) -> dict[str, pa.Table]:
 def _shape_rows(run: Run) -> list[Row]:
     """Measure the 22 shapes one after another: all of them hot, and all of them on Spark's files."""
     lines = QUICK_LINES if run.quick else SHAPE_LINES
-    run.say(f"query: 22 shapes over {size_text(lines)} lines of orders")
+    run.log(f"query: 22 shapes over {size_text(lines)} lines of orders")
     path = run.stage.folder / f"shapes-{lines}"
     run.stage.discard(path)
     base = settings(durable=False, hot_at_once_rows=10 * BIG_ROWS, result_cache_mb=0)

@@ -1,4 +1,4 @@
-"""What a benchmark says: rows with their ratios against a bar, printed as a table and kept in ``RESULTS.md``.
+"""Reports of benchmarks: rows with their ratios against a bar, printed as a table and stored in ``RESULTS.md``.
 
 A *must* is a promise of the project, an *aim* what it would like to reach. The file holds one section for each benchmark
 between marker comments; a run replaces the sections of the benchmarks it ran and leaves the others.
@@ -47,7 +47,7 @@ class Check:
     aim: float | None = None
 
     def verdict(self) -> str:
-        """Say whether the bars are met, and by how much not.
+        """Return whether the bars are met, or by which factor they are missed.
 
         >>> Check(ratio=10.0, of="x", sense=Sense.AT_LEAST, must=15.0).verdict()[:-1]
         'MISSED by 1.50'

@@ -1,4 +1,4 @@
-"""A shop: customers, orders and their lines, parts, suppliers and what they offer; and 22 questions of decision support about it.
+"""A shop: customers, orders and their lines, parts, suppliers and their offers; and 22 queries of decision support about it.
 
 The questions have the shapes of the standard benchmark (pricing summary, cheapest supplier, market share, promotion, waiting orders
 and so on) in our own words. `{place}` stands for the catalog and schema of the tables.
@@ -46,7 +46,7 @@ SHARE: Final = pa.decimal128(4, 2)
 
 
 def tables(lines: int, *, seed: int = 5) -> dict[str, pa.Table]:
-    """Return the shop's tables, with about so many lines of orders."""
+    """Return the shop's tables, with about this number of order lines."""
     chance = np.random.default_rng(seed)
     orders = max(lines // 4, 8)
     customers, parts, suppliers = max(orders // 10, 8), max(lines // 30, 8), max(lines // 600, 6)

@@ -1,4 +1,4 @@
-"""What a person at a shell waits for: whole processes, from the start of the interpreter to their end.
+"""Commands at a shell: whole processes, from the start of the interpreter to their end.
 
 Commands without Spark, and commands with it: the first one starts the shared server, the others join it. The server is one of
 its own, in a cache folder of its own that is filled with the jars and the class archive by a first start that is not counted.
@@ -107,7 +107,7 @@ def _with_spark(run: Run, environment: Mapping[str, str]) -> list[Row]:
 def _many_datasets(run: Run, environment: Mapping[str, str], path: Path) -> list[Row]:
     """Measure what looks at every dataset of a lake; each has one or two upserts that are not folded."""
     datasets = QUICK_DATASETS if run.quick else DATASETS
-    run.say(f"shell: {datasets:,} datasets")
+    run.log(f"shell: {datasets:,} datasets")
     with Lake.open(path, settings=settings(durable=False)) as lake:
         for number in range(datasets):
             made = lake.create(f"bench.many.d{number:05d}", "id STRING NOT NULL, n INT", key="id")

@@ -1,4 +1,4 @@
-"""A thousand unsquashed batches against the same ones squashed: what small files cost reads, lookups of all rows, and writes.
+"""A thousand unsquashed batches against the same ones squashed: costs of small files for reads, lookups of all rows, and writes.
 
 Writers squash by themselves; here that is off on one side, and done once on the other. Both sides hold the same changes: the
 first read after the writes, a read of the same state again, the rows as Arrow, and one more upsert.
@@ -31,7 +31,7 @@ def bench_squash(run: Run) -> Report:
     path = run.stage.copy(run.stage.lake(rows), "squash")
     off = replace(settings(durable=False), squash_files=0)
     with Lake.open(path, settings=off, spark=run.stage.spark) as lake:
-        run.say(f"squash: {batches:,} batches of {ROWS_A_BATCH} rows into {size_text(rows)}")
+        run.log(f"squash: {batches:,} batches of {ROWS_A_BATCH} rows into {size_text(rows)}")
         seeds = spread_seeds(7_000_000)
         for _ in range(batches):
             lake.dataset(NAME).upsert(change_rows(rows, ROWS_A_BATCH, seed=next(seeds)))

@@ -18,7 +18,7 @@ from bench.peers import (
     SILTSTONE,
     SILTSTONE_FSYNC,
     Contender,
-    everybody,
+    all_contenders,
 )
 from bench.plan import LARGE_ROWS, Run, size_text, step
 from bench.results import Check, Report, Row, Sense, growth
@@ -60,8 +60,8 @@ def bench_upsert(run: Run) -> Report:
     found: dict[Case, Summary] = {}
     jvm: dict[str, bool] = {}
     for rows in run.sizes:
-        run.say(f"upsert: preparing {size_text(rows)} rows")
-        contenders = everybody(run.stage, rows)
+        run.log(f"upsert: preparing {size_text(rows)} rows")
+        contenders = all_contenders(run.stage, rows)
         jvm |= {contender.name: contender.uses_jvm for contender in contenders}
         try:
             for batch in [batch for batch in BATCHES if batch <= rows]:
@@ -88,7 +88,7 @@ def _batch(run: Run, contenders: list[Contender], rows: int, batch: int, seeds: 
         contender.prepare(change_rows(rows, batch, seed=next(seeds)))
         return run.meter.measure(contender.upsert)
 
-    run.say(f"upsert: {batch:,} into {size_text(rows)}, {run.rounds_at(rows)} to {run.rounds} rounds")
+    run.log(f"upsert: {batch:,} into {size_text(rows)}, {run.rounds_at(rows)} to {run.rounds} rounds")
     for contender in contenders:
         for _ in range(_warm_ups(run, rows, batch)):
             once(contender)
