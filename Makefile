@@ -47,7 +47,7 @@ test: setup ## every test but the long ones
 
 test-deep: setup ## all tests, about 90 minutes: those of make test with line coverage, then the long ones
 	@rm -f .coverage .coverage.*
-	@$(PYTHON) -m pytest -q -m "not deep" -n 2 --cov --cov-report= --cov-fail-under=0
+	@$(PYTHON) -m coverage run -m pytest -q -m "not deep" -n 2
 	@$(PYTHON) -m pytest -q -m deep -n 2 --durations=15
 	@$(PYTHON) -m tests.support.coverage_report
 
