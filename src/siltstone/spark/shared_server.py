@@ -337,9 +337,6 @@ def all_server_folders() -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
 
-# ---- a place's files ---------------------------------------------------------------------------------------------
-
-
 def prepare(folder: Path) -> None:
     """Create the folder, for its owner only.
 
@@ -435,9 +432,6 @@ def _daemon_pid(folder: Path) -> int | None:
 def daemon_lives(folder: Path) -> bool:
     """Return whether a daemon holds its lock. Unlike a process id, this cannot be outdated."""
     return is_locked(folder / DAEMON_LOCK, fcntl.LOCK_EX)
-
-
-# ---- locks -------------------------------------------------------------------------------------------------------
 
 
 def lock(path: Path, how: int) -> int:

@@ -1,13 +1,13 @@
 """Folds inside Spark's Python workers: find changed keys in base files, and rewrite those files.
 
-`compaction.operations.fold_arrow` sends this module and `io` to the workers by value. So they need pyarrow, but not this
-package: it imports only pyarrow, numpy and the standard library. Base files and changes are both sorted by key. A changed key is
-found by binary search. A file is read, merged and written piece by piece, and its order stays. At most one piece is in memory.
+Base files and changes are both sorted by key. A changed key is found by binary search. A file is read, merged and written piece
+by piece, and its order stays. At most two pieces are in memory. `compaction.operations.fold_arrow` uses this module.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +49,6 @@ class Task:
     rows_per_file: int
 
 
-# ---- what a Spark task runs --------------------------------------------------------------------------------------
-
-
 def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int], bytes]:
     """Return the function that finds the given changed keys in each file, and returns their numbers as bytes."""
 
@@ -69,9 +66,6 @@ def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
         return "\n".join(names).encode()
 
     return write
-
-
-# ---- finding -----------------------------------------------------------------------------------------------------
 
 
 def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
@@ -108,16 +102,13 @@ def _before_the_end(at: Numbers, rows: int) -> int:
     return int(np.searchsorted(at, rows, side="left"))
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
-
-
 def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
     """Rewrite the task's files and return the names of the written files."""
     changed = unpacked(task.changes)
     output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
-    for piece, last in _with_last(_pieces(task, job)):
+    for piece, following in pairwise(chain(_pieces(task, job), [None])):
         at, here = places(piece, changed, job.key)
-        count = changed.num_rows if last else _before_the_end(at, piece.num_rows)
+        count = changed.num_rows if following is None else _before_the_end(at, piece.num_rows)
         output.add(_merged(piece, changed.slice(0, count), at[:count], here[:count], job))
         changed = changed.slice(count)
     output.close()
@@ -153,12 +144,3 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
-
-
-def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Yield each piece and whether it is the last one."""
-    before = next(pieces)
-    for piece in pieces:
-        yield before, False
-        before = piece
-    yield before, True

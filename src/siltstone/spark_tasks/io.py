@@ -1,8 +1,4 @@
-"""Shared by all jobs inside Spark's Python workers: Arrow tables as bytes, searchable keys, output files of a given size.
-
-Driver modules send this module and `parquet_checksums` to the workers by value (see `spark.arrow_tasks`). So the workers need
-pyarrow, but not this package: it imports only pyarrow, numpy and the standard library.
-"""
+"""Shared by all jobs inside Spark's Python workers: Arrow tables as bytes, searchable keys, output files of a given size."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,13 +1,13 @@
 """Roll-ups inside Spark's Python workers: read small files, sort their rows, write one file.
 
-`compaction.operations.merge_small_files` sends this module and `io` to the workers by value, so it imports only pyarrow, numpy
-and the standard library. A task holds all its rows in memory; the caller bounds their number.
+A task holds all its rows in memory. Its caller, `compaction.operations.merge_small_files`, bounds their number.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -70,12 +70,7 @@ def _read(path: str, task: MergeTask, job: MergeJob) -> pa.Table:
     rows = read_file(os.path.join(job.root, path), job.target, job.defaults)  # noqa: PTH118
     name = job.order[0]
     column, kind = rows.column(name), rows.schema.field(name).type
-    selected = None
-    if task.low is not None:
-        selected = pc.greater_equal(column, pa.scalar(task.low, kind))
+    masks = [] if task.low is None else [pc.greater_equal(column, pa.scalar(task.low, kind))]
     if task.high is not None:
-        below = pc.less(column, pa.scalar(task.high, kind))
-        selected = below if selected is None else pc.and_(selected, below)
-    if selected is None:
-        return rows
-    return rows.filter(pc.fill_null(selected, task.low is None))
+        masks.append(pc.less(column, pa.scalar(task.high, kind)))
+    return rows.filter(pc.fill_null(reduce(pc.and_, masks), task.low is None)) if masks else rows
