@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,14 +69,9 @@ def in_tasks(job: JsonJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
             if not job.whole and (quick := read_quickly(batch, job)) is not None:
                 yield quick
                 continue
-            rows: list[_Row] = []
-            for row in _rows(batch, job):
-                rows.append(row)
-                if len(rows) == ROWS_PER_BATCH:
-                    yield read_slowly(rows, job)
-                    rows = []
-            if rows:
-                yield read_slowly(rows, job)
+            rows = _rows(batch, job)
+            while some := list(islice(rows, ROWS_PER_BATCH)):
+                yield read_slowly(some, job)
 
     return read
 

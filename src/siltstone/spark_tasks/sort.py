@@ -230,8 +230,12 @@ def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
         share = shares[number]
         prefix = f"{number:05d}-{os.urandom(8).hex()}"
         output = Output(target=job.target, rows_per_file=share.rows, prefix=prefix)
-        for each in range(share.low, share.high):
-            rows = _sorted(_gathered(job, each), job.key)
+        for part in range(share.low, share.high):
+            batches: list[pa.RecordBatch] = []
+            for path in job.runs:  # at most one run is open at a time
+                with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
+                    batches += [run.get_batch(at) for at in range(part, run.num_record_batches, job.ranges)]
+            rows = _sorted(pa.Table.from_batches(batches), job.key)
             if rows is None:
                 output.close()
                 return b""
@@ -240,15 +244,6 @@ def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
         return "\n".join(output.names).encode()
 
     return gather
-
-
-def _gathered(job: Gathering, number: int) -> pa.Table:
-    """Return the rows of one range from all runs. At most one run is open at a time."""
-    batches: list[pa.RecordBatch] = []
-    for path in job.runs:
-        with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
-            batches += [run.get_batch(at) for at in range(number, run.num_record_batches, job.ranges)]
-    return pa.Table.from_batches(batches)
 
 
 def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table | None:

@@ -293,11 +293,7 @@ def text_reader(
 ) -> Callable[[str], Any]:
     """Return the function that reads text of a type. Nested values are JSON.
 
-    Args:
-        kind: the type.
-        date_format: the format of dates for `strptime`; default: ISO 8601.
-        timestamp_format: the format of times for `strptime`; default: ISO 8601.
-        decimal_comma: numbers have a comma instead of a point.
+    The formats are those of `strptime`; default: ISO 8601. With `decimal_comma`, numbers have a comma instead of a point.
     """
     if pa.types.is_nested(kind):
         inner = reader(kind)
