@@ -31,7 +31,8 @@ SERVER_STOP_SECONDS: Final = 90.0
 """Longest wait for the end of a server, in seconds. Longer than a JVM takes to write its class archive at exit."""
 POLL_SECONDS: Final = 0.05
 PROPERTIES: Final = "server.properties"
-_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_VALUE_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
+_NAME_ESCAPES: Final = _VALUE_ESCAPES | str.maketrans({character: f"\\{character}" for character in " =:#!"})
 """Escape sequences of a Java properties file."""
 LOG_END_BYTES: Final = 16_384
 """Bytes that are read from the end of a log for its last lines."""
@@ -89,10 +90,12 @@ class ConnectServer:
         """
         if self._listing is None:
             start = self._log.stat().st_size
-            signalled = [process for process in java_processes(self._process.pid) if _request_thread_dump(process)]
-            if not signalled:
+            for process in java_processes(self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGQUIT)  # a JVM answers with a thread dump
+                    self._listing = start
+            if self._listing is None:
                 return False
-            self._listing = start
         deadline = clock.monotonic_seconds() + THREADS_SECONDS
         while clock.monotonic_seconds() < deadline:
             clock.sleep(POLL_SECONDS)
@@ -150,13 +153,12 @@ def connect_server(
     clock = SystemClock()
     port = free_port()
     scratch = Scratch(settings, clock=clock)
-    extra = REAPER_OPTIONS if reaper else {}
+    extra = dict(REAPER_OPTIONS) if reaper else {}
     if ui_port:  # Spark's UI is off by default
-        extra = {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port), **extra}
+        extra |= {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}
+    log = log or scratch.folder / "server.log"
     try:
-        server = _launch(
-            settings, extra, port=port, token=token, log=log or scratch.folder / "server.log", scratch=scratch
-        )
+        server = _launch(settings, extra, port=port, token=token, log=log, scratch=scratch)
     except BaseException:
         scratch.close()
         raise
@@ -173,7 +175,7 @@ def connect_server(
 
 
 def _launch(
-    settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path, scratch: Scratch
+    settings: Settings, extra: dict[str, str], *, port: int, token: str, log: Path, scratch: Scratch
 ) -> ConnectServer:
     """Start the server's process.
 
@@ -181,7 +183,7 @@ def _launch(
     """
     java = find_java()
     chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
-    chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | dict(extra)
+    chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | extra
     chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     command = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(scratch.folder / PROPERTIES)]
     command += ["--load-spark-defaults", "--class", SERVER_CLASS]
@@ -205,23 +207,11 @@ def _launch(
 
 def properties(options: Mapping[str, str]) -> str:
     """Return Spark options as the text of a Java properties file."""
-    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in options.items())
-
-
-def _escaped(text: str, special: str) -> str:
-    escaped = "".join(
-        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
-    )
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
-def _request_thread_dump(process: int) -> bool:
-    """Make a JVM write a thread dump; return False if the JVM has ended."""
-    try:
-        os.kill(process, signal.SIGQUIT)
-    except ProcessLookupError:
-        return False
-    return True
+    lines = []
+    for name, value in options.items():
+        leading = "\\" if value.startswith(" ") else ""  # otherwise a space before the value is skipped
+        lines.append(f"{name.translate(_NAME_ESCAPES)}={leading}{value.translate(_VALUE_ESCAPES)}\n")
+    return "".join(lines)
 
 
 def free_port() -> int:

@@ -34,7 +34,6 @@ from siltstone.spark.shared_server import (
     ServerRole,
     SharedServerHandle,
     SharedSpark,
-    Suspect,
     lock,
     prepare,
     read_state,
@@ -339,7 +338,7 @@ def test_queries_and_jobs_have_servers_of_their_own():
 
 def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
     """Report an operation, long enough ago."""
-    found = write_suspect(place, Suspect(port=port, operations=(operation,)))
+    found = write_suspect(place, port=port, operations=[operation])
     os.utime(found, (0, 0))
     return found
 
