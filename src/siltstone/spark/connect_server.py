@@ -112,10 +112,6 @@ class ConnectServer:
         self._read += len(complete)
         return STUCK_TASK.search(complete) is not None
 
-    def log_tail(self) -> str:
-        """Return the end of the server's log."""
-        return " ".join(last_lines(self._log, 5))
-
     def stop(self, *, seconds: float = SERVER_STOP_SECONDS) -> None:
         """End the server and wait for its end; kill it after `seconds`. A second call has no effect."""
         atexit.unregister(self.stop)
@@ -165,7 +161,7 @@ def connect_server(
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
     while not listens(server.port):
         if not server.alive() or clock.monotonic_seconds() > deadline:
-            log_end = server.log_tail()
+            log_end = " ".join(last_lines(log, 5))
             server.stop()
             raise Unavailable(
                 f"The Spark Connect server did not start on port {port}. Its log: {log_end}", reason=Reason.SPARK_LOST

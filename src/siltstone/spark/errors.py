@@ -79,8 +79,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 def is_missing_file(error: Exception) -> bool:
     """True if a file or version of a pinned frame is gone, so that a new snapshot is needed."""
-    text = str(error)
-    return any(mark in text for mark in _MISSING)
+    return any(mark in str(error) for mark in _MISSING)
 
 
 def damage(error: Exception) -> Corruption | None:

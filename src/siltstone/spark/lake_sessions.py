@@ -57,7 +57,7 @@ class LakeSessions:
         from siltstone.spark.shared_server import ServerRole
 
         watcher = self._watcher
-        announce = None if watcher is None else watcher.announce
+        announce = None if watcher is None else watcher.show
         opened = session(self._settings, given=self._given, server=ServerRole(role), announce=announce)
         if watcher is not None:
             watcher.attach(opened)

@@ -6,7 +6,7 @@ A number of tasks is what Spark knows at that moment. Each stage that starts add
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ class Watcher:
     """Reports Spark's progress to one function, for every attached session."""
 
     def __init__(self, show: Show) -> None:
-        self._show = show
+        self.show: Final = show
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: "SparkSession") -> None:
@@ -37,10 +37,6 @@ class Watcher:
         if is_connect(session) and not any(attached is session for attached in self._sessions):
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
-
-    def announce(self, text: str) -> None:
-        """Report a step that has no progress."""
-        self._show(text)
 
     def detach(self) -> None:
         """Stop reporting."""
@@ -52,7 +48,7 @@ class Watcher:
         """Receive progress from Spark."""
         running = [] if done else list(stages or ())
         if running:
-            self._show(
+            self.show(
                 Progress(
                     tasks=sum(stage.num_tasks for stage in running),
                     tasks_done=sum(stage.num_completed_tasks for stage in running),

@@ -138,7 +138,6 @@ def session(
         else:
             _announce(announce, f"Starting Spark, about {START_SECONDS} s")
             started = _start(settings, role)
-        # PySpark prints every query error as JSON. The caller gets it as an exception.
         from pyspark.logger import PySparkLogger
 
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")

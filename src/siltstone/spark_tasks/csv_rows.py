@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from siltstone.spark_tasks.json_rows import FILE, MAX_TEXT_CHARS, TEXT, TextJob, judged_batch, read_column
+from siltstone.spark_tasks.json_rows import FILE, MAX_TEXT_CHARS, TEXT, TextJob, marked_batch, read_column
 from siltstone.spark_tasks.text_columns import quick_column
 from siltstone.spark_tasks.values import MISFITS, text_reader
 
@@ -124,10 +124,10 @@ def _read(batch: pa.RecordBatch, first: Sequence[bool], job: CsvJob) -> pa.Recor
         text[:MAX_TEXT_CHARS] if reason is not None else None
         for text, reason in zip(lines.texts, lines.reasons, strict=True)
     ]
-    judged = judged_batch(
+    marked = marked_batch(
         columns, batch, job, reasons=pa.array(lines.reasons, pa.string()), texts=pa.array(texts, pa.string())
     )
-    return judged.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else judged
+    return marked.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else marked
 
 
 def _divided(lines: list[bytes | None], first: Sequence[bool], job: CsvJob) -> _Lines:

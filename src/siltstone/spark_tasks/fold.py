@@ -53,7 +53,7 @@ def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int
     """Return the function that finds the given changed keys in each file, and returns their numbers as bytes."""
 
     def find(number: int) -> bytes:
-        return found_in(*files[number], verify=verify).astype("<i8").tobytes()
+        return matching_keys(*files[number], verify=verify).astype("<i8").tobytes()
 
     return find
 
@@ -68,7 +68,7 @@ def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
     return write
 
 
-def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
+def matching_keys(path: str, changes: bytes, *, verify: bool) -> Numbers:
     """Return the numbers of the changed keys (sorted, key columns only) that the file contains."""
     changed = unpacked(changes)
     key = changed.column_names
@@ -83,13 +83,13 @@ def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
             if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
                 raise UnsortedFile(f"the keys of {path} are not in order")
             last = rows.slice(rows.num_rows - 1)
-            at, here = places(rows, changed.slice(done), key)
+            at, here = insert_positions(rows, changed.slice(done), key)
             matches.append(done + np.flatnonzero(here))
             done += _before_the_end(at, batch.num_rows)
     return np.concatenate(matches) if matches else np.empty(0, np.int64)
 
 
-def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
+def insert_positions(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
     """Return for each changed key the row before which it belongs, and whether that row has the same key."""
     rows, keys = comparable(sorted_rows, changed, key)
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -107,7 +107,7 @@ def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
     changed = unpacked(task.changes)
     output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
     for piece, following in pairwise(chain(_pieces(task, job), [None])):
-        at, here = places(piece, changed, job.key)
+        at, here = insert_positions(piece, changed, job.key)
         count = changed.num_rows if following is None else _before_the_end(at, piece.num_rows)
         output.add(_merged(piece, changed.slice(0, count), at[:count], here[:count], job))
         changed = changed.slice(count)

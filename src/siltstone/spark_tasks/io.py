@@ -175,7 +175,6 @@ class Output:
             self._path = Path(self.target.folder) / f"{self.prefix}-{len(self.names)}.parquet"
             options = dict(self.target.options) | {"use_dictionary": with_dictionary(rows)}
             self._writer = pq.ParquetWriter(self._path, self.target.schema, **options)
-            self._written = 0
         self._writer.write_table(rows, row_group_size=self.target.row_group_rows)
         self._written += rows.num_rows
 

@@ -82,7 +82,7 @@ def output(schema: pa.Schema, passed: Sequence[str]) -> pa.Schema:
     return pa.schema([*(f.with_nullable(True).remove_metadata() for f in schema), *marks])  # noqa: FBT003
 
 
-def judged_batch(
+def marked_batch(
     columns: Sequence[pa.Array], batch: pa.RecordBatch, job: TextJob, *, reasons: pa.Array, texts: pa.Array
 ) -> pa.RecordBatch:
     """Return rows with their marks. `batch` has the files and passed-through columns. A row with a reason loses its values."""
@@ -138,7 +138,7 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
             for column in [parsed.column(f.name).combine_chunks()]
         ]
         nulls = pa.nulls(batch.num_rows, pa.string())
-        read = judged_batch(columns, batch, job, reasons=nulls, texts=nulls)
+        read = marked_batch(columns, batch, job, reasons=nulls, texts=nulls)
         read.validate(full=True)
     except MISFITS:
         return None
@@ -212,4 +212,4 @@ def read_slowly(rows: Sequence[_Row], job: JsonJob) -> pa.RecordBatch:
             texts[index] = text[:MAX_TEXT_CHARS].decode(errors="replace")
     passed = {name: pa.array([row.passed[n] for row in rows], pa.string()) for n, name in enumerate(job.passed)}
     batch = pa.RecordBatch.from_pydict({**passed, FILE: pa.array([row.file for row in rows], pa.string())})
-    return judged_batch(columns, batch, job, reasons=pa.array(reasons, pa.string()), texts=pa.array(texts, pa.string()))
+    return marked_batch(columns, batch, job, reasons=pa.array(reasons, pa.string()), texts=pa.array(texts, pa.string()))

@@ -212,13 +212,12 @@ def _moment(text: str) -> datetime.datetime:
 
 def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
     """Read bytes, or base 64 text, the form in which bytes are shown."""
-    match value:
-        case str():
-            decoded = base64.b64decode(value, validate=True)
-            if base64.b64encode(decoded).decode() == value:
-                return decoded
-        case bytes() | bytearray() | memoryview():
-            return bytes(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        decoded = base64.b64decode(value, validate=True)
+        if base64.b64encode(decoded).decode() == value:
+            return decoded
     raise ValueError(value)
 
 

@@ -50,6 +50,6 @@ def test_a_worker_without_this_package_can_load_every_function():
     from pyspark import cloudpickle
 
     send_by_value()
-    sent = {name: cloudpickle.dumps(function) for name, function in FUNCTIONS.items()}  # type: ignore[no-untyped-call]
+    sent = {name: cloudpickle.dumps(function) for name, function in FUNCTIONS.items()}
     worker = subprocess.run([sys.executable, "-c", WORKER], input=pickle.dumps(sent), capture_output=True, check=True)
     assert worker.stdout.decode().strip() == "{}"
