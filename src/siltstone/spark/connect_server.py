@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
@@ -50,7 +50,7 @@ REAPER_OPTIONS: Final = {
 """Make Spark log that a killed task did not end within this time. Most tasks end within one batch of rows."""
 
 
-class ConnectServer:
+class ConnectServer(AbstractContextManager["ConnectServer"]):
     """A local Spark Connect server of this process. It ends by `stop`, or when this process ends."""
 
     WRAPPER: Final = """
@@ -123,9 +123,6 @@ class ConnectServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._scratch.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_failure: object) -> None:
         self.stop()

@@ -48,11 +48,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
@@ -145,7 +145,7 @@ def server_folder(
     return cache_folder(environment) / "connect" / digest
 
 
-class SharedServerHandle:
+class SharedServerHandle(AbstractContextManager["SharedServerHandle"]):
     """A client's handle of the server. While it is open, the server does not end as unused."""
 
     def __init__(self, handle: int, running: RunningServer, folder: Path) -> None:
@@ -178,9 +178,6 @@ class SharedServerHandle:
         if self._handle is not None:
             close(self._handle)
             self._handle = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_failure: object) -> None:
         self.leave()
