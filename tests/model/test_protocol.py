@@ -196,7 +196,7 @@ def test_a_takeover_loses_nothing_and_the_older_epoch_never_commits_after_the_ne
     )
 
 
-def test_the_sweep_takes_what_the_dead_left_and_no_file_that_a_commit_needs() -> None:
+def test_the_sweep_deletes_files_of_dead_owners_and_none_that_a_commit_needs() -> None:
     report = holds(scenarios.LOG_SWEEP, at_least=3_000)
     assert_happened(
         report, "sweeper: sweeps", "sweeper: finds nothing to sweep", "daily: roll-up lands", "folder: crashes"

@@ -29,7 +29,7 @@ def test_an_armed_place_runs_its_action_inside_the_block_only():
     assert seen == [NAME]
 
 
-def test_another_place_stays_quiet():
+def test_other_fail_points_run_no_action():
     seen: list[str] = []
     with failpoints.arm(NAME, seen.append):
         failpoints.reach("fold.after_commit")

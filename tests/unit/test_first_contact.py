@@ -96,7 +96,7 @@ def test_values_of_others_are_escaped_at_the_prompt_and_in_html():
     assert len(text.splitlines()) == 6
 
 
-def test_one_row_is_a_row():
+def test_one_row_is_counted_in_the_singular():
     shown = repr(QueryResult(table=pa.table({"n": [1]}), engine="hot", truncated=False, seconds=0.1))
     assert [fact for fact in ("1 row ", "1 column,", "hot", "0.100 s") if fact not in shown] == []
 

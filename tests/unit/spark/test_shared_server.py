@@ -140,7 +140,7 @@ def watch(
         {"spark_short_run": True},
     ],
 )
-def test_settings_of_the_jvm_have_a_server_folder_of_their_own(changed: dict[str, Any]):
+def test_other_settings_of_the_jvm_have_another_folder(changed: dict[str, Any]):
     assert server_folder(replace(Settings(), **changed)) != server_folder(Settings())
 
 
@@ -149,7 +149,7 @@ def test_other_settings_share_the_server_folder():
     assert server_folder(other) == server_folder(Settings())
 
 
-def test_another_java_or_configuration_has_a_place_of_its_own():
+def test_another_java_or_configuration_has_another_folder():
     given = {"XDG_CACHE_HOME": "/x"}
     places = {server_folder(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
     assert len(places) == 3
@@ -159,7 +159,7 @@ def test_another_java_or_configuration_has_a_place_of_its_own():
 # ---- what is trusted ----------------------------------------------------------------------------------------------
 
 
-def test_a_place_is_for_its_owner_only(tmp_path: Path):
+def test_a_server_folder_is_for_its_owner_only(tmp_path: Path):
     folder = tmp_path / "connect" / "key"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
@@ -289,7 +289,7 @@ def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     assert left == [1, 0], "Python workers live while a client may use them, and are ended at once afterwards"
 
 
-def test_the_python_of_a_client_that_came_and_went_unseen_is_ended_within_seconds(place: Path):
+def test_python_of_a_client_that_came_and_left_between_two_checks_is_ended(place: Path):
     server = FakeServer()
     clock = Ticking(server.run_python, *[lambda: None] * 20, server.end)
     watch(place, server, clock)

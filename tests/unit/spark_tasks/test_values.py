@@ -87,7 +87,7 @@ REFUSED_TEXT = [
 
 
 @pytest.mark.parametrize(("text", "kind"), REFUSED_TEXT, ids=lambda part: str(part)[:40])
-def test_text_that_no_way_in_accepts(text: str, kind: pa.DataType):
+def test_text_that_does_not_fit_is_refused_by_every_input(text: str, kind: pa.DataType):
     with refused(InvalidRequest, None, "row 0", "'c'"):
         from_dict(text, kind)
     for found in (from_json(json.dumps(text), kind), from_csv([text], column_of(kind))):
