@@ -83,9 +83,6 @@ def bench_eventlog(run: Run) -> Report:
     )
 
 
-# ---- the events --------------------------------------------------------------------------------------------------
-
-
 def events(count: int, *, name: str = "b") -> Iterator[Event]:
     """Yield interleaved builds, all legal; the same ones each time."""
     return islice(_interleaved(name), count)
@@ -135,9 +132,6 @@ def _build(build: str, number: int) -> Iterator[tuple[str, Payload]]:
     return ((build, payload) for payload in payloads)
 
 
-# ---- the logs ----------------------------------------------------------------------------------------------------
-
-
 class _Both:
     """Both logs with a number of events, made once for each folder."""
 
@@ -169,9 +163,6 @@ def _fill(log: EventLog, count: int) -> None:
     rest = islice(events(count), there, None)
     while batch := list(islice(rest, AT_ONCE)):
         log.append(*batch)
-
-
-# ---- questions ---------------------------------------------------------------------------------------------------
 
 
 def _queries(size: int) -> dict[str, LogQuery]:
@@ -238,9 +229,6 @@ def _query_rows(found: dict[tuple[str, str], list[Sample]], size: int, before: d
             growth=growth(summary.seconds, before.get(f"{what} {name}")),
             uses_jvm=False,
         )
-
-
-# ---- appends -----------------------------------------------------------------------------------------------------
 
 
 def _received(name: str, number: int) -> Event:

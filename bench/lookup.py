@@ -164,9 +164,6 @@ def _agree_changed(dataset: Dataset, rows: int) -> None:
         raise AssertionError("A lookup over unfolded changes and the whole view say different rows.")
 
 
-# ---- who is measured ---------------------------------------------------------------------------------------------
-
-
 def _forget(dataset: Dataset) -> None:
     dataset._store.forget()  # noqa: SLF001
 
@@ -197,9 +194,6 @@ def _duckdb(connection: "duckdb.DuckDBPyConnection", files: list[str], keys: lis
 def _spark(spark: "SparkSession", base: str, keys: list[str]) -> pa.Table:
     frame = spark.read.format("delta").load(base)
     return frame.where(frame[KEY].isin(keys)).toArrow()
-
-
-# ---- rows of the report ------------------------------------------------------------------------------------------
 
 
 def _row(found: dict[Case, Summary], case: Case, *, before: int | None) -> Row:

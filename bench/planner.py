@@ -69,9 +69,6 @@ def _child(datasets: int) -> dict[str, float]:
     return found
 
 
-# ---- the child -----------------------------------------------------------------------------------------------------
-
-
 def inputs(datasets: int) -> Inputs:
     """Return tables of a number of datasets; the same ones each time."""
     return Inputs(tables=[_table(number) for number in range(datasets)], cycle=1)

@@ -127,9 +127,6 @@ def watch(
     return daemon(place, clock, role).watch(server, running)  # type: ignore[arg-type]
 
 
-# ---- which place --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -154,9 +151,6 @@ def test_another_java_or_configuration_has_another_folder():
     places = {server_folder(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
     assert len(places) == 3
     assert all(place.parent == Path("/x/siltstone/connect") for place in places)
-
-
-# ---- what is trusted ----------------------------------------------------------------------------------------------
 
 
 def test_a_server_folder_is_for_its_owner_only(tmp_path: Path):
@@ -199,9 +193,6 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path):
     (place / STATE_FILE).rename(tmp_path / "elsewhere")
     (place / STATE_FILE).symlink_to(tmp_path / "elsewhere")
     assert read_state(place) is None
-
-
-# ---- who is alive -------------------------------------------------------------------------------------------------
 
 
 def test_a_state_without_a_living_daemon_is_no_server(place: Path):
@@ -266,9 +257,6 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
 
 
-# ---- when a daemon ends -------------------------------------------------------------------------------------------
-
-
 def test_a_server_daemon_ends_after_the_idle_time_without_clients(place: Path):
     clock = Ticking()
     watch(place, FakeServer(), clock)
@@ -327,9 +315,6 @@ def test_a_daemon_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its
     watch(place, FakeServer(), clock)
     assert clock.monotonic_seconds() < 3
     assert read_state(place) == successor
-
-
-# ---- queries that do not end --------------------------------------------------------------------------------------
 
 
 def test_queries_and_jobs_have_servers_of_their_own():
