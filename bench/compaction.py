@@ -274,14 +274,14 @@ def _queries(run: Run, shape: Shape) -> list[Row]:
         files, size = [len(_live(log))], [log.status().base_bytes]
         before = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
         run.log(f"compaction: rolling up {shape.what}")
-        pressed = Summary.of([run.meter.measure(lambda: cycles(lake))])
+        rolled_up = Summary.of([run.meter.measure(lambda: cycles(lake))])
         after = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
         files, size = [*files, len(_live(log))], [*size, log.status().base_bytes]
     shutil.rmtree(path, ignore_errors=True)
     lines = [
         Row(
             what=f"roll-up, {files[0]:,} files, {size[0] / 2**20:,.0f} MB into {files[1]:,} of {size[1] / 2**20:,.0f} MB",
-            time=pressed,
+            time=rolled_up,
         )
     ]
     for engine, found in before.items():
