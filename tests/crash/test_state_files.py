@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_note_is_as_before_or_as_after(root: Path, place: str, count: int):
+def test_a_state_file_is_as_before_or_as_after(root: Path, place: str, count: int):
     notes = state_files_of(lake_of(root))
     notes.write(CYCLES, {"last": 6})
     child = Child("tests.support.maintenance:note_in_process", {"root": str(root)}, failpoint=f"{place}:kill:{count}")

@@ -355,7 +355,7 @@ def test_repair_drops_a_missing_dataset_only_on_request(written: Path):
     assert [one["name"] for one in silt("--lake", written, "--json", "list").data] == [PRICES]
 
 
-def test_repair_deletes_a_damaged_note(written: Path):
+def test_repair_deletes_a_damaged_state_file(written: Path):
     note = written / "_system" / "compactor" / "cycles.json"
     note.parent.mkdir()
     note.write_text("{")

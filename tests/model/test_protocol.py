@@ -294,5 +294,5 @@ def test_a_search_that_outgrows_its_bound_is_an_error() -> None:
         pytest.param(scenarios.DEEP_TAKEOVER, 600_000, id="log-takeover"),
     ],
 )
-def test_larger_worlds_hold_too(scenario: Scenario, at_least: int) -> None:
+def test_larger_worlds_keep_every_invariant(scenario: Scenario, at_least: int) -> None:
     holds(scenario, at_least=at_least)

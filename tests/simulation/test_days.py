@@ -75,7 +75,7 @@ def live_through(world: World, *, days: int) -> None:
 
 
 @pytest.mark.spark
-def test_days_of_a_lake_with_deaths_hangs_and_late_rows(lake_path: Path, spark: "SparkSession") -> None:
+def test_days_with_deaths_hangs_and_late_rows_keep_every_invariant(lake_path: Path, spark: "SparkSession") -> None:
     world = World(lake_path, seed=1, spark=spark)
     live_through(world, days=2)
     figures = world.figures

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from siltstone.config import Settings
-from siltstone.spark.progress import Show, Watcher, watching
+from siltstone.spark.progress import Show, Watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ class LakeSessions:
         if show is None:
             yield
             return
-        with watching(show) as watcher:
+        with Watcher(show) as watcher:
             self._watcher = watcher
             try:
                 yield

@@ -3,8 +3,8 @@
 A number of tasks is what Spark knows at that moment. Each stage that starts adds more.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +25,8 @@ Show = Callable[["Progress | str"], None]
 """Callback for progress, or for a line about a step without progress."""
 
 
-class Watcher:
-    """Reports Spark's progress to one function, for every attached session."""
+class Watcher(AbstractContextManager["Watcher"]):
+    """Reports Spark's progress to one function, for every attached session, until the end of its block."""
 
     def __init__(self, show: Show) -> None:
         self.show: Final = show
@@ -38,8 +38,7 @@ class Watcher:
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
 
-    def detach(self) -> None:
-        """Stop reporting."""
+    def __exit__(self, *_failure: object) -> None:
         for session in self._sessions:
             session.removeProgressHandler(self)  # type: ignore[arg-type]
         self._sessions.clear()
@@ -55,16 +54,6 @@ class Watcher:
                     bytes_read=sum(stage.num_bytes_read for stage in running),
                 )
             )
-
-
-@contextmanager
-def watching(show: Show) -> Iterator[Watcher]:
-    """Yield a watcher, and detach it at the end of the block."""
-    watcher = Watcher(show)
-    try:
-        yield watcher
-    finally:
-        watcher.detach()
 
 
 def is_connect(session: "SparkSession") -> bool:

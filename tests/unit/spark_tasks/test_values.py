@@ -224,7 +224,7 @@ def test_the_first_and_the_last_day_of_all_years_fit():
         ("AP8=", pa.binary(), b"\x00\xff"),
     ],
 )
-def test_text_that_every_way_in_accepts(text: str, kind: pa.DataType, expected: object):
+def test_text_that_fits_is_accepted_by_every_input(text: str, kind: pa.DataType, expected: object):
     tables = [from_dict(text, kind), from_json(json.dumps(text), kind), from_csv([text], column_of(kind))]
     assert [repr(found.column("c")[0].as_py()) for found in tables] == [repr(pa.scalar(expected, kind).as_py())] * 3
 
