@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from bench.data import KEY, NAME, OnePercent, change_rows, key_column, settings, spread_seeds
 from bench.measure import Sample, Summary, interleaved
 from bench.merged import narrow, wide
-from bench.plan import Run, size_text
+from bench.plan import MILLION, Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
 from siltstone.delta.parquet import ROW_GROUP_ROWS, write_file, writer_options
@@ -33,7 +33,6 @@ WRITE: Final = "write a file of 10,000 rows"
 FOLD: Final = "fold 1% changed rows"
 BATCHES: Final = (1, 10_000)
 KEYS: Final = (1, 100)
-SMALLEST: Final = 1_000_000
 REPEATS: Final = 5
 """How often a call of milliseconds is made in each round."""
 
@@ -42,7 +41,7 @@ Call = Callable[[Dataset], object]
 
 def bench_checksums(run: Run) -> Report:
     """Measure each size from a million rows on, or the largest one there is."""
-    sizes = [rows for rows in run.sizes if rows >= SMALLEST] or [run.sizes[-1]]
+    sizes = run.large_sizes
     before: dict[str, float] = {}
     lines: list[Row] = []
     for rows in sizes:
@@ -62,7 +61,7 @@ def bench_checksums(run: Run) -> Report:
 
 
 def _write(run: Run) -> dict[str, Summary]:
-    rows = change_rows(SMALLEST, 10_000, seed=5)
+    rows = change_rows(MILLION, 10_000, seed=5)
     path = run.stage.folder / "checksums.parquet"
     options = writer_options(rows.schema, [KEY], rows=rows.num_rows) | {"write_page_checksum": False}
     options |= {"row_group_size": ROW_GROUP_ROWS, "use_dictionary": rows.column_names}

@@ -112,9 +112,6 @@ def bench_compaction_large(run: Run) -> Report:
     )
 
 
-# ---- the files -----------------------------------------------------------------------------------------------------
-
-
 def events(number: int, rows: int, *, of: int) -> pa.Table:
     """Make the rows of one file: its part of the hour, in the order of time."""
     random = np.random.default_rng(number)
@@ -173,9 +170,6 @@ def _fill(log: Dataset, shape: Shape, plain: Path) -> None:
         (plain / path.name).hardlink_to(path)
     version = store.base.pin().version
     store.base.commit(lambda _: Commit(kind=CommitKind.APPEND, plan_version=version, adds=tuple(files)))
-
-
-# ---- side by side --------------------------------------------------------------------------------------------------
 
 
 def _shape(run: Run, shape: Shape) -> dict[str, Summary]:
@@ -271,9 +265,6 @@ def _row(shape: Shape, name: str, found: dict[str, Summary], before: float | Non
     )
 
 
-# ---- queries before and after -------------------------------------------------------------------------------------
-
-
 def _queries(run: Run, shape: Shape) -> list[Row]:
     """Measure one query on the files as they came and after the roll-up."""
     prepared, _ = _prepared(run, shape)
@@ -283,14 +274,14 @@ def _queries(run: Run, shape: Shape) -> list[Row]:
         files, size = [len(_live(log))], [log.status().base_bytes]
         before = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
         run.log(f"compaction: rolling up {shape.what}")
-        pressed = Summary.of([run.meter.measure(lambda: cycles(lake))])
+        rolled_up = Summary.of([run.meter.measure(lambda: cycles(lake))])
         after = {"Spark": _median(run, lambda: _query_spark(log)), "DuckDB": _median(run, lambda: _query_duckdb(log))}
         files, size = [*files, len(_live(log))], [*size, log.status().base_bytes]
     shutil.rmtree(path, ignore_errors=True)
     lines = [
         Row(
             what=f"roll-up, {files[0]:,} files, {size[0] / 2**20:,.0f} MB into {files[1]:,} of {size[1] / 2**20:,.0f} MB",
-            time=pressed,
+            time=rolled_up,
         )
     ]
     for engine, found in before.items():
@@ -322,9 +313,6 @@ def _query_duckdb(log: Dataset) -> None:
         connection.execute(
             "SELECT kind, sum(amount) FROM read_parquet(?) WHERE account < 10000 GROUP BY kind", [_live(log)]
         ).fetchall()
-
-
-# ---- the Z-order ---------------------------------------------------------------------------------------------------
 
 
 def _z_order(run: Run, *, rows: int) -> list[Row]:

@@ -39,11 +39,11 @@ FIRST_NANOSECOND: Final = 1_767_225_600_000_000_000
 OPEN_BUILDS: Final = 50
 EVENTS_OF_BUILD: Final = 19
 AT_ONCE: Final = 1000
-ASKED: Final = 60
+QUERY_ROUNDS: Final = 60
 WARM_UPS: Final = 3
 P95: Final = 0.95
-QUESTION_BAR: Final = 2.0
-QUESTION_AIM: Final = 1.3
+QUERY_BAR: Final = 2.0
+QUERY_AIM: Final = 1.3
 APPEND_BAR: Final = 8.0
 APPEND_AIM: Final = 4.0
 APPENDS: Final = 40
@@ -62,7 +62,7 @@ LogQuery = Callable[[EventLog, "np.random.Generator"], object]
 
 
 def bench_eventlog(run: Run) -> Report:
-    """Measure questions at both sizes, then appends."""
+    """Measure queries at both sizes, then appends."""
     rows: list[Row] = []
     before: dict[str, float] = {}
     for size in [size for size in SIZES if not run.quick] or [2_000]:
@@ -81,9 +81,6 @@ def bench_eventlog(run: Run) -> Report:
         rows=tuple(rows),
         notes=("A query's ratio is Delta's time at p95 over SQLite's. Appends are durable: fsync on both sides.",),
     )
-
-
-# ---- the events --------------------------------------------------------------------------------------------------
 
 
 def events(count: int, *, name: str = "b") -> Iterator[Event]:
@@ -135,9 +132,6 @@ def _build(build: str, number: int) -> Iterator[tuple[str, Payload]]:
     return ((build, payload) for payload in payloads)
 
 
-# ---- the logs ----------------------------------------------------------------------------------------------------
-
-
 class _Both:
     """Both logs with a number of events, made once for each folder."""
 
@@ -169,9 +163,6 @@ def _fill(log: EventLog, count: int) -> None:
     rest = islice(events(count), there, None)
     while batch := list(islice(rest, AT_ONCE)):
         log.append(*batch)
-
-
-# ---- questions ---------------------------------------------------------------------------------------------------
 
 
 def _queries(size: int) -> dict[str, LogQuery]:
@@ -212,7 +203,7 @@ def _queries(size: int) -> dict[str, LogQuery]:
 def _measure_queries(logs: dict[str, EventLog], size: int) -> dict[tuple[str, str], list[Sample]]:
     found: dict[tuple[str, str], list[Sample]] = {}
     for what, query in _queries(size).items():
-        for number in range(WARM_UPS + ASKED):
+        for number in range(WARM_UPS + QUERY_ROUNDS):
             for name, log in logs.items():
                 random = np.random.default_rng(number)
                 started = time.perf_counter()
@@ -229,7 +220,7 @@ def _query_rows(found: dict[tuple[str, str], list[Sample]], size: int, before: d
         if name == DELTA:
             ours, theirs = (percentile([s.seconds for s in found[what, kind]], P95) for kind in (DELTA, SQLITE))
             of = f"p95 of {SQLITE} ({seconds_text(ours)} to {seconds_text(theirs)})"
-            checks = (Check(ratio=ours / theirs, of=of, sense=Sense.AT_MOST, must=QUESTION_BAR, aim=QUESTION_AIM),)
+            checks = (Check(ratio=ours / theirs, of=of, sense=Sense.AT_MOST, must=QUERY_BAR, aim=QUERY_AIM),)
         summary = Summary.of(taken)
         yield Row(
             what=f"{size_text(size)}: {what}, {name}",
@@ -238,9 +229,6 @@ def _query_rows(found: dict[tuple[str, str], list[Sample]], size: int, before: d
             growth=growth(summary.seconds, before.get(f"{what} {name}")),
             uses_jvm=False,
         )
-
-
-# ---- appends -----------------------------------------------------------------------------------------------------
 
 
 def _received(name: str, number: int) -> Event:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final
 
 from bench.data import change_rows, open_dataset, spread_seeds
-from bench.measure import Sample, Summary, percentile
+from bench.measure import Sample, Summary
 from bench.plan import Run, size_text
-from bench.results import Check, Report, Row, Sense, seconds_text
+from bench.results import Check, Report, Row, Sense, percentiles_text
 
 UPSERTS: Final = 10_000
 FOLD_EVERY: Final = 2_500
@@ -54,13 +54,8 @@ def bench_growth(run: Run) -> Report:
             Row(what="a fold between", time=Summary.of(folds)),
         ),
         notes=(
-            _percentiles(f"first {window}", times[:window]),
-            _percentiles(f"last {window}", times[-window:]),
-            _percentiles("all", times),
+            percentiles_text(f"first {window}", times[:window], SHARES),
+            percentiles_text(f"last {window}", times[-window:], SHARES),
+            percentiles_text("all", times, SHARES),
         ),
     )
-
-
-def _percentiles(what: str, times: list[float]) -> str:
-    found = ", ".join(f"p{share * 100:g} {seconds_text(percentile(times, share))}" for share in SHARES)
-    return f"{what}: {found}"

@@ -80,9 +80,6 @@ def _base_files(dataset: Dataset) -> list[str]:
     return [str(base / file.path) for file in dataset.snapshot().base.files]
 
 
-# ---- fills -------------------------------------------------------------------------------------------------------
-
-
 def _fills(run: Run, lake: Lake, rows: int, notes: list[str]) -> list[Row]:
     files = _base_files(lake.dataset(NAME))
     ours: list[Sample] = []
@@ -147,8 +144,6 @@ def _wide(run: Run, notes: list[str]) -> list[Row]:
     return [Row(what=what, time=Summary.of([sample]), checks=(check,), uses_jvm=False)]
 
 
-# ---- answers -----------------------------------------------------------------------------------------------------
-
 _QUESTION: Final = "SELECT count(*), sum(amount) FROM {table} WHERE status = 'paid' AND quantity > 90"
 
 
@@ -194,9 +189,6 @@ def _repeated(run: Run, call: object) -> Sample:
     return samples[REPEATS // 2]
 
 
-# ---- budget ------------------------------------------------------------------------------------------------------
-
-
 def _three(run: Run) -> list[str]:
     """Describe the effect of a budget for one of three: queried in turn, and one queried four times as often as the others."""
     rows = min(THREE_ROWS, max(run.sizes))
@@ -237,9 +229,6 @@ def _query_in_turn(lake: Lake, names: list[str], order: list[int], what: str, bu
 def _wait_for_fill(lake: Lake) -> None:
     while any("being filled" in lake.hot.decide(entry.name).reason for entry in lake.hot.stats().entries):
         time.sleep(0.01)
-
-
-# ---- memory ------------------------------------------------------------------------------------------------------
 
 
 def _eviction(lake: Lake, name: str, notes: list[str]) -> Row:

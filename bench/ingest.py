@@ -24,7 +24,6 @@ DELTA_ORDERED: Final = "Spark to Delta, source in order"
 SORTED: Final = "Spark to Delta, sorted"
 AGAINST: Final = {INGEST: DELTA, INGEST_FSYNC: DELTA, INGEST_ORDERED: DELTA_ORDERED}
 BAR: Final = 1.5
-SMALLEST: Final = 1_000_000
 LARGE: Final = 10_000_000
 
 
@@ -32,7 +31,7 @@ def bench_ingest(run: Run) -> Report:
     """Measure each size from a million rows on, or the largest one there is."""
     before: dict[str, float] = {}
     lines: list[Row] = []
-    for rows in [rows for rows in run.sizes if rows >= SMALLEST] or [run.sizes[-1]]:
+    for rows in run.large_sizes:
         found = _size(run, rows)
         lines += [_row(rows, name, found, before.get(name)) for name in found]
         before |= {name: summary.seconds for name, summary in found.items()}

@@ -11,7 +11,7 @@ from typing import Final
 
 from bench.data import NAME, SCHEMA, settings
 from bench.measure import Sample, Summary, interleaved
-from bench.plan import Run, size_text
+from bench.plan import MILLION, Run, size_text
 from bench.results import Check, Report, Row, Sense, growth
 from siltstone import Dataset, Lake
 
@@ -23,7 +23,6 @@ BY_HOUR: Final = "Spark to Delta, by hour"
 AGAINST: Final = (THROUGH, DELTA, BY_HOUR)
 BAR: Final = 1.0
 """What goes straight to base should not take longer than what is written twice."""
-SMALLEST: Final = 1_000_000
 PERIOD_FORMAT: Final = "yyyy-MM-dd'T'HH"
 
 
@@ -31,7 +30,7 @@ def bench_log_load(run: Run) -> Report:
     """Measure each size from a million rows on, or the largest one there is."""
     before: dict[str, float] = {}
     lines: list[Row] = []
-    for rows in [rows for rows in run.sizes if rows >= SMALLEST] or [run.sizes[-1]]:
+    for rows in run.large_sizes:
         found = _size(run, rows)
         lines += [_row(rows, name, found, before.get(name)) for name in found]
         before |= {name: summary.seconds for name, summary in found.items()}
@@ -104,7 +103,7 @@ def _row(rows: int, name: str, found: dict[str, Summary], before: float | None) 
                 ratio=summary.seconds / found[other].seconds,
                 of=f"of {other}",
                 sense=Sense.AT_MOST,
-                aim=BAR if other == THROUGH and rows >= SMALLEST else None,
+                aim=BAR if other == THROUGH and rows >= MILLION else None,
             )
             for other in AGAINST
         )

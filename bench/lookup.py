@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from bench.data import KEY, OnePercent, change_rows, key_column, open_dataset, spread_seeds
-from bench.measure import Sample, Summary, percentile
+from bench.measure import Sample, Summary
 from bench.plan import Run, size_text, step
-from bench.results import Check, Report, Row, Sense, growth, seconds_text
+from bench.results import Check, Report, Row, Sense, growth, percentiles_text
 from siltstone.dataset.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ SPARK: Final = "Spark's Delta reader"
 MUST_BEAT: Final = (DELTA_RS, DELTA_RS_ARROW)
 KEYS: Final = (1, 100)
 AIM_SECONDS: Final = 0.005
-SMALLEST: Final = 1_000_000
 WARM_UPS: Final = 2
 LOOKUPS_BEFORE: Final = 300
 REPEATS: Final = {1: 10, 100: 3}
@@ -71,7 +70,7 @@ class Case:
 
 def bench_lookup(run: Run) -> Report:
     """Measure each size from a million rows on, or the largest one there is."""
-    sizes = tuple(rows for rows in run.sizes if rows >= SMALLEST) or run.sizes[-1:]
+    sizes = run.large_sizes
     found: dict[Case, list[Sample]] = {}
     for rows in sizes:
         run.log(f"lookup: preparing {size_text(rows)} rows")
@@ -88,7 +87,12 @@ def bench_lookup(run: Run) -> Report:
             "A peer's ratio is its median over ours: with memory, without, with 1% unfolded.",
             f"Siltstone comes after {LOOKUPS_BEFORE} other lookups and may keep 256 MB; without memory only its tables are open.",
             "The peers read base alone: they know nothing of the unfolded changes.",
-            *(_percentiles(case, samples) for case, samples in found.items()),
+            *(
+                percentiles_text(
+                    f"{case.keys} of {size_text(case.rows)}, {case.name}", [s.seconds for s in samples], SHARES
+                )
+                for case, samples in found.items()
+            ),
         ),
     )
 
@@ -164,9 +168,6 @@ def _agree_changed(dataset: Dataset, rows: int) -> None:
         raise AssertionError("A lookup over unfolded changes and the whole view say different rows.")
 
 
-# ---- who is measured ---------------------------------------------------------------------------------------------
-
-
 def _forget(dataset: Dataset) -> None:
     dataset._store.forget()  # noqa: SLF001
 
@@ -199,9 +200,6 @@ def _spark(spark: "SparkSession", base: str, keys: list[str]) -> pa.Table:
     return frame.where(frame[KEY].isin(keys)).toArrow()
 
 
-# ---- rows of the report ------------------------------------------------------------------------------------------
-
-
 def _row(found: dict[Case, Summary], case: Case, *, before: int | None) -> Row:
     summary = found[case]
     smaller = found.get(Case(before, case.keys, case.name)) if before else None
@@ -223,9 +221,3 @@ def _checks(found: dict[Case, Summary], case: Case) -> Iterator[Check]:
         must = 1.0 if case.name in MUST_BEAT and name != COLD else None
         ratio = found[case].seconds / found[Case(case.rows, case.keys, name)].seconds
         yield Check(ratio=ratio, of=name.removeprefix(f"{OURS}, "), sense=Sense.AT_LEAST, must=must)
-
-
-def _percentiles(case: Case, samples: list[Sample]) -> str:
-    times = [sample.seconds for sample in samples]
-    found = ", ".join(f"p{share * 100:g} {seconds_text(percentile(times, share))}" for share in SHARES)
-    return f"{case.keys} of {size_text(case.rows)}, {case.name}: {found}"

@@ -11,9 +11,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 PROC: Final = Path("/proc")
 RESET_PEAK: Final = "5"
@@ -65,7 +68,6 @@ class Meter:
     """Measures calls of this process; the JVM is looked up when the first one is measured."""
 
     def __init__(self) -> None:
-        """Start without a JVM."""
         self._jvm: int | None = None
 
     def measure(self, call: Callable[[], object]) -> Sample:
@@ -86,7 +88,9 @@ class Meter:
 
     def _find_jvm(self) -> int | None:
         if self._jvm is None:
-            self._jvm = next((pid for pid in _descendants(os.getpid()) if _name(pid) == "java"), None)
+            processes = psutil.Process().children(recursive=True)
+            with suppress(psutil.NoSuchProcess):  # another child has just ended
+                self._jvm = next((process.pid for process in processes if process.name() == "java"), None)
         return self._jvm
 
 
@@ -139,7 +143,11 @@ def _peak(pids: Sequence[int], before: Mapping[int, float | None]) -> Peak | Non
 
 def _group(pid: int | None) -> list[int]:
     """Return a process and everything below it."""
-    return [] if pid is None else [pid, *_descendants(pid)]
+    if pid is None:
+        return []
+    with suppress(psutil.NoSuchProcess):
+        return [pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))]
+    return [pid]
 
 
 def _status_mb(pid: int, field: str) -> float | None:
@@ -148,28 +156,3 @@ def _status_mb(pid: int, field: str) -> float | None:
     except OSError:
         return None
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), None)
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children = _children(waiting.pop())
-        found += children
-        waiting += children
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = list((PROC / str(pid) / "task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _name(pid: int) -> str:
-    try:
-        return (PROC / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return ""

@@ -30,12 +30,11 @@ WIDE: Final = "wide"
 ARROW: Final = "to Arrow"
 BARS: Final = {NARROW: (3.0, 1.7), WIDE: (1.5, 1.2)}
 WARM_UPS: Final = 2
-SMALLEST: Final = 1_000_000
 
 
 def bench_merged(run: Run) -> Report:
     """Measure each size from a million rows on, or the largest one there is."""
-    sizes = [rows for rows in run.sizes if rows >= SMALLEST] or [run.sizes[-1]]
+    sizes = run.large_sizes
     before: dict[str, float] = {}
     lines: list[Row] = []
     for rows in sizes:

@@ -9,6 +9,7 @@ from rich.console import Console
 from bench.data import Stage
 from bench.measure import Meter
 
+MILLION: Final = 1_000_000
 ROUNDS: Final = 7
 LARGE_ROWS: Final = 5_000_000
 LARGE_ROUNDS: Final = 3
@@ -26,6 +27,11 @@ class Run:
     sizes: tuple[int, ...]
     rounds: int
     quick: bool
+
+    @property
+    def large_sizes(self) -> tuple[int, ...]:
+        """The sizes from a million rows on, or the largest one there is."""
+        return tuple(rows for rows in self.sizes if rows >= MILLION) or self.sizes[-1:]
 
     def rounds_at(self, rows: int) -> int:
         """Return how often something that rewrites this many rows is measured."""

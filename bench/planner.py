@@ -69,9 +69,6 @@ def _child(datasets: int) -> dict[str, float]:
     return found
 
 
-# ---- the child -----------------------------------------------------------------------------------------------------
-
-
 def inputs(datasets: int) -> Inputs:
     """Return tables of a number of datasets; the same ones each time."""
     return Inputs(tables=[_table(number) for number in range(datasets)], cycle=1)
@@ -99,7 +96,7 @@ def _period(number: int, at: int, *, is_log: bool) -> list[FileEntry]:
     written_ms = NOW_MS - max(0, hours_ago - 1) * HOUR_MS
     found: list[FileEntry] = []
     for n in range(FILES):
-        large, pressed = n % 25 == 0, n % 10 == 0
+        large, compacted = n % 25 == 0, n % 10 == 0
         found.append(
             FileEntry(
                 path=f"data/{number:05d}/{at:02d}/part-{n:05d}-{number * 7919 + n:016x}.snappy.parquet",
@@ -107,7 +104,7 @@ def _period(number: int, at: int, *, is_log: bool) -> list[FileEntry]:
                 rows=10_000 + n,
                 period=period,
                 partition=REGIONS[n % 2] if is_log else (),
-                tier="hourly" if pressed else "",
+                tier="hourly" if compacted else "",
                 modified_ms=written_ms + n,
             )
         )

@@ -41,7 +41,7 @@ CUSTOMERS: Final = "shop.big.customers"
 BIG_ROWS: Final = 1_000_000
 QUICK_ROWS: Final = 100_000
 SHARE: Final = 10
-"""So many orders has a customer."""
+"""Orders per customer."""
 WARM_UPS: Final = 3
 REPEATS: Final = 5
 """Queries per round of a side that takes milliseconds."""
@@ -74,7 +74,7 @@ class Side:
 
 
 def bench_query(run: Run) -> Report:
-    """Measure both questions, and all shapes."""
+    """Measure both queries, and all shapes."""
     count = QUICK_ROWS if run.quick else BIG_ROWS
     run.log(f"query: preparing {size_text(count)} orders")
     found: dict[tuple[str, str], list[Sample]] = {}
@@ -142,17 +142,17 @@ def _sides(run: Run, count: int) -> Iterator[dict[str, dict[str, Side]]]:
     base = settings(durable=False, hot_at_once_rows=10 * BIG_ROWS)
     with (
         Lake.open(path, settings=replace(base, result_cache_mb=0), spark=run.stage.spark) as lake,
-        Lake.open(path, settings=base, spark=run.stage.spark) as keeping,
+        Lake.open(path, settings=base, spark=run.stage.spark) as caching,
     ):
         for name, key in ((ORDERS, "order_id"), (CUSTOMERS, "customer_id")):
             lake.create(name, given[name].schema, key=key).upsert(given[name])
             lake.dataset(name).compact()
-        yield {query: _answers(query, lake, keeping, given, run.stage.spark) for query in QUERIES}
+        yield {query: _answers(query, lake, caching, given, run.stage.spark) for query in QUERIES}
     run.stage.discard(path)
 
 
 def _answers(
-    query: str, lake: Lake, keeping: Lake, given: dict[str, pa.Table], spark: "SparkSession"
+    query: str, lake: Lake, caching: Lake, given: dict[str, pa.Table], spark: "SparkSession"
 ) -> dict[str, Side]:
     def text(number: int, names: dict[str, str]) -> str:
         return QUERIES[query].format(least=-number, **names)
@@ -174,7 +174,7 @@ def _answers(
         CACHED: Side(run=lambda number: spark.sql(text(number, views)).toArrow(), uses_jvm=True),
         NEW: Side(run=lambda number: _hot(lake, text(1 + number, ours), "hot"), repeats=REPEATS),
         KNOWN: Side(run=lambda _: _hot(lake, fixed, "hot"), repeats=REPEATS),
-        REPEATED: Side(run=lambda _: _hot(keeping, fixed, "hot"), repeats=REPEATS),
+        REPEATED: Side(run=lambda _: _hot(caching, fixed, "hot"), repeats=REPEATS),
         DUCKDB: Side(run=lambda number: duck.sql(text(number, views)).to_arrow_table(), repeats=REPEATS),
     }
 

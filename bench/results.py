@@ -17,7 +17,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Peak, Summary
+from bench.measure import Peak, Summary, percentile
 from siltstone.clock import SystemClock
 
 RESULTS: Final = Path(__file__).parent / "RESULTS.md"
@@ -215,6 +215,16 @@ def seconds_text(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"  # noqa: PLR2004
+
+
+def percentiles_text(what: str, times: Sequence[float], shares: Sequence[float]) -> str:
+    """Return a line with percentiles of times.
+
+    >>> percentiles_text("all", [1.0, 2.0], [0.5])
+    'all: p50 1.00 s'
+    """
+    found = ", ".join(f"p{share * 100:g} {seconds_text(percentile(times, share))}" for share in shares)
+    return f"{what}: {found}"
 
 
 def _plain(report: Report) -> dict[str, Any]:

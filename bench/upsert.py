@@ -20,7 +20,7 @@ from bench.peers import (
     Contender,
     all_contenders,
 )
-from bench.plan import LARGE_ROWS, Run, size_text, step
+from bench.plan import LARGE_ROWS, MILLION, Run, size_text, step
 from bench.results import Check, Report, Row, Sense, growth
 
 BATCHES: Final = (1, 100, 10_000)
@@ -29,7 +29,6 @@ OUR_REPEATS: Final = 5
 WARM_UPS: Final = 2
 FIRST_WARM_UPS: Final = 5
 """The JVM compiles while it runs: the first size warms up longer."""
-MILLION: Final = 1_000_000
 FLAT_SIZES: Final = (100_000, 10_000_000)
 FLAT_MUST: Final = 1.3
 

@@ -212,7 +212,7 @@ def test_a_data_folder_that_a_purge_deleted_is_synced_again_when_it_is_recreated
 
 
 @pytest.mark.parametrize("tries", [1, upkeep.CHECKPOINT_TRIES])
-def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_looked_at_again(
+def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     table = make_table(tmp_path / "t", appends=3)

@@ -212,7 +212,7 @@ def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(pa
     assert ids(path) == [1, 2, 7, 8, 9]
 
 
-def test_a_log_that_is_cleaned_while_it_is_pinned_only_costs_another_look(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_log_that_is_cleaned_while_it_is_pinned_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch):
     write_checkpoint(path, durable=False)  # so that delta-rs opens it, which reads late
     table = open_table(path)
     moved: list[int] = []

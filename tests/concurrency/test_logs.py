@@ -102,7 +102,7 @@ def test_all_operations_at_once_on_a_log_lose_and_duplicate_nothing(
     lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
 ):
     def press() -> list[str]:
-        return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
+        return list(worker.call(f"{ACTORS}:fold_and_roll_up", path=str(lake_path)))
 
     stress(lake_path, tmp_path, press, seconds=5.0, remote=connect_server.address)
 
@@ -113,7 +113,7 @@ def test_all_operations_at_once_on_a_log_for_minutes(
     lake_path: Path, tmp_path: Path, worker: Worker, connect_server: ConnectServer
 ):
     def press() -> list[str]:
-        return list(worker.call(f"{ACTORS}:press_once", path=str(lake_path)))
+        return list(worker.call(f"{ACTORS}:fold_and_roll_up", path=str(lake_path)))
 
     stress(lake_path, tmp_path, press, seconds=180.0, remote=connect_server.address)
 

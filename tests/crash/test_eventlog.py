@@ -75,7 +75,7 @@ def test_a_log_whose_making_is_killed_is_made_by_the_next(scheme: str, place: st
 @pytest.mark.parametrize(
     "place", ["eventlog.during_catch_up", "eventlog.before_commit:kill:2", "eventlog.after_commit:kill:2"]
 )
-def test_a_projection_whose_catching_up_is_killed_goes_on_where_it_was(
+def test_a_projection_killed_while_it_catches_up_resumes_where_it_was(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"delta://{tmp_path}/log"

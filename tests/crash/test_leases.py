@@ -53,7 +53,7 @@ def test_a_lease_whose_holder_is_killed_goes_to_the_next_one(operation: str, pla
 
 
 @pytest.mark.parametrize("place", ["lease.after_stage", "commit.after_draft", "commit.after_entry"])
-def test_a_table_whose_first_taking_is_killed_is_used_by_the_next_one(place: str, tmp_path: Path) -> None:
+def test_a_lease_table_whose_first_acquisition_was_killed_is_usable(place: str, tmp_path: Path) -> None:
     root = lake_at(tmp_path / "lake")
     child = Child("tests.support.leasing:operate", {"root": str(root), "operation": "take"}, failpoint=f"{place}:kill")
     assert child.wait().killed

@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_note_is_as_before_or_as_after(root: Path, place: str, count: int):
+def test_a_state_file_is_as_before_or_as_after(root: Path, place: str, count: int):
     notes = state_files_of(lake_of(root))
     notes.write(CYCLES, {"last": 6})
     child = Child("tests.support.maintenance:note_in_process", {"root": str(root)}, failpoint=f"{place}:kill:{count}")
@@ -34,7 +34,7 @@ def test_a_note_is_as_before_or_as_after(root: Path, place: str, count: int):
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
-def test_a_compactor_whose_notes_cannot_be_written_goes_on_when_they_can(root: Path, place: str):
+def test_a_compactor_whose_state_files_cannot_be_written_resumes_when_they_can(root: Path, place: str):
     lake = lake_of(root)
     filled(lake, batches=4)
     with arm(place, "raise"), lake.compactor(only=["squash"]) as holder:

@@ -44,7 +44,7 @@ def refused(lake: Path, kind: str, facts: Facts, *call: object, stdin: str = "")
 @pytest.mark.parametrize(
     "name", ["people", "a.b", "a.b.c.d", "a..c", "a.b/../c.d", "../a.b.c", "a.b._c", "", "a.b.c d"]
 )
-def test_a_malformed_name(untouched: Path, name: str):
+def test_a_malformed_name_is_refused(untouched: Path, name: str):
     refused(untouched, "invalid_request", repr(name), "describe", name)
     refused(untouched, "invalid_request", repr(name), "create", name, "--key", "id", "--schema", SCHEMA)
 
@@ -69,7 +69,7 @@ def test_a_malformed_name(untouched: Path, name: str):
         ("sql", "SELECT * FROM crm.sales.nobody"),
     ],
 )
-def test_an_unknown_dataset(untouched: Path, call: tuple[str, ...]):
+def test_an_unknown_dataset_is_not_found(untouched: Path, call: tuple[str, ...]):
     refused(untouched, "not_found", "crm.sales.nobody", *call)
 
 
@@ -94,13 +94,13 @@ def test_an_unknown_dataset(untouched: Path, call: tuple[str, ...]):
         ("not_found", "sequence 9", ("export", PEOPLE, "out", "--at", "9")),
     ],
 )
-def test_reads_of_the_past_and_exports_with_wrong_arguments(
+def test_reads_of_the_past_and_exports_with_wrong_arguments_are_refused(
     untouched: Path, kind: str, facts: Facts, call: tuple[str, ...]
 ):
     refused(untouched, kind, facts, *call)
 
 
-def test_an_export_into_the_lake_or_over_something_else(untouched: Path, tmp_path: Path):
+def test_an_export_into_the_lake_or_over_something_else_is_refused(untouched: Path, tmp_path: Path):
     (tmp_path / "letter.txt").write_text("mine")
     refused(untouched, "invalid_request", str(untouched / "out"), "export", PEOPLE, str(untouched / "out"))
     refused(untouched, "invalid_request", str(tmp_path), "export", PEOPLE, str(tmp_path))
@@ -128,22 +128,22 @@ def test_an_export_into_the_lake_or_over_something_else(untouched: Path, tmp_pat
         ("id STRING,, n INT", "id", "','"),
     ],
 )
-def test_a_schema_or_key_that_is_not_allowed(untouched: Path, schema: str, key: str, facts: Facts):
+def test_an_invalid_schema_or_key_is_refused(untouched: Path, schema: str, key: str, facts: Facts):
     refused(untouched, "invalid_request", facts, "create", "a.b.c", "--key", key, "--schema", schema)
 
 
-def test_a_subject_that_is_no_column(untouched: Path):
+def test_a_subject_that_is_not_a_column_is_refused(untouched: Path):
     create = ("create", "a.b.c", "--key", "id", "--schema", SCHEMA, "--subject", "who")
     refused(untouched, "invalid_request", "'who'", *create)
 
 
-def test_columns_without_a_source_or_from_two(untouched: Path, tmp_path: Path):
+def test_columns_need_exactly_one_source(untouched: Path, tmp_path: Path):
     refused(untouched, "invalid_request", ("--schema", "--like", "--from"), "create", "a.b.c", "--key", "id")
     both = ("--schema", SCHEMA, "--like", tmp_path / "x.csv")
     refused(untouched, "invalid_request", ("--schema", "--like", "--from"), "create", "a.b.c", "--key", "id", *both)
 
 
-def test_columns_from_a_file_that_cannot_be_read(untouched: Path, tmp_path: Path):
+def test_columns_from_an_unreadable_file_are_refused(untouched: Path, tmp_path: Path):
     (tmp_path / "x.txt").write_text("id\n")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 cut off")
     create = ("create", "a.b.c", "--key", "id", "--like")
@@ -156,7 +156,7 @@ def test_columns_from_a_file_that_cannot_be_read(untouched: Path, tmp_path: Path
         refused(untouched, "invalid_request", f"{number}.json", *create, tmp_path / f"{number}.json")
 
 
-def test_a_name_that_a_different_dataset_has(untouched: Path):
+def test_a_name_that_another_dataset_has_is_a_conflict(untouched: Path):
     other = ("create", PRICES, "--key", "sku", "--schema")
     refused(untouched, "conflict", ("'store', 'price'", "sku, store"), *other, "sku STRING")
     refused(untouched, "conflict", "sku, store", *other, "sku STRING, store BIGINT, price DECIMAL(10,2)")
@@ -190,7 +190,7 @@ def test_a_name_that_a_different_dataset_has(untouched: Path):
         ({"id": "x" * 1025}, "1024"),
     ],
 )
-def test_a_row_that_does_not_fit(untouched: Path, row: dict[str, object], facts: Facts):
+def test_a_row_that_does_not_fit_is_refused(untouched: Path, row: dict[str, object], facts: Facts):
     refused(untouched, "invalid_request", facts, "upsert", PEOPLE, "--row", json.dumps(row))
     refused(untouched, "invalid_request", facts, "upsert", PEOPLE, "-", stdin=json.dumps([{"id": "good"}, row]))
 
@@ -211,11 +211,11 @@ def test_a_row_that_does_not_fit(untouched: Path, row: dict[str, object], facts:
         ("id,name\na,b\n", "JSON"),
     ],
 )
-def test_input_that_is_not_rows(untouched: Path, text: str, facts: Facts):
+def test_input_that_is_not_rows_is_refused(untouched: Path, text: str, facts: Facts):
     refused(untouched, "invalid_request", facts, "upsert", PEOPLE, "-", stdin=text)
 
 
-def test_rows_without_a_source_or_from_two(untouched: Path, tmp_path: Path):
+def test_rows_need_exactly_one_source(untouched: Path, tmp_path: Path):
     refused(untouched, "invalid_request", "--row", "upsert", PEOPLE)
     refused(untouched, "invalid_request", "--row", "upsert", PEOPLE, "-", "--row", A_ROW)
     refused(untouched, "not_found", str(tmp_path / "gone"), "upsert", PEOPLE, tmp_path / "gone")
@@ -224,7 +224,7 @@ def test_rows_without_a_source_or_from_two(untouched: Path, tmp_path: Path):
     refused(untouched, "invalid_request", "UTF-8", "upsert", PEOPLE, tmp_path)
 
 
-def test_a_producer_without_its_sequence_and_the_reverse(untouched: Path):
+def test_a_producer_and_its_sequence_need_each_other(untouched: Path):
     refused(
         untouched, "invalid_request", ("producer", "sequence"), "upsert", PEOPLE, "--row", A_ROW, "--producer", "job"
     )
@@ -244,12 +244,12 @@ def test_keys_that_do_not_fit_are_named_and_none_is_written(untouched: Path):
 @pytest.mark.parametrize(
     "key", ["sku-1", '["sku-1"]', '["sku-1", 1, 2]', '{"sku": "a"}', '{"sku": "a", "store": 1, "x": 1}']
 )
-def test_a_composite_key_of_another_shape(untouched: Path, key: str):
+def test_a_composite_key_of_another_shape_is_refused(untouched: Path, key: str):
     refused(untouched, "invalid_request", ("JSON", "sku, store"), "tombstone", PRICES, '["a", 1]', key)
 
 
 @pytest.mark.parametrize("key", ['["a", null]', '["a", "x"]', '["a", true]', "[7, 1]"])
-def test_a_composite_key_with_a_value_that_does_not_fit(untouched: Path, key: str):
+def test_a_composite_key_with_a_value_that_does_not_fit_is_refused(untouched: Path, key: str):
     refused(untouched, "invalid_request", "", "tombstone", PRICES, '["a", 1]', key)
 
 
@@ -259,7 +259,7 @@ def test_maintenance_takes_a_name_or_all_and_not_both(untouched: Path):
         refused(untouched, "invalid_request", "--all", command, PEOPLE, "--all")
 
 
-def test_a_vacuum_below_the_floor(untouched: Path):
+def test_a_vacuum_below_the_floor_is_refused(untouched: Path):
     refused(untouched, "invalid_request", "1 h", "vacuum", PEOPLE, "--retention-hours", "0")
 
 
@@ -268,7 +268,7 @@ def test_destructive_commands_need_a_confirmation(untouched: Path):
     refused(untouched, "invalid_request", "--yes", "compact", PEOPLE, "--purge")
 
 
-def test_a_lookup_with_wrong_keys_or_columns(untouched: Path, tmp_path: Path):
+def test_a_lookup_with_wrong_keys_or_columns_is_refused(untouched: Path, tmp_path: Path):
     refused(untouched, "invalid_request", "key", "get", PEOPLE)
     refused(untouched, "invalid_request", "'nope'", "get", PEOPLE, "a", "--columns", "id,nope")
     refused(untouched, "invalid_request", (PEOPLE, "column"), "get", PEOPLE, "a", "--columns", "id,id")
@@ -277,12 +277,12 @@ def test_a_lookup_with_wrong_keys_or_columns(untouched: Path, tmp_path: Path):
     refused(untouched, "not_found", str(tmp_path / "nothing"), "get", PEOPLE, "--file", str(tmp_path / "nothing"))
 
 
-def test_a_lookup_of_unknown_keys_alone(untouched: Path):
+def test_a_lookup_of_unknown_keys_alone_is_not_found(untouched: Path):
     refused(untouched, "not_found", PEOPLE, "get", PEOPLE, "nobody")
     refused(untouched, "not_found", PRICES, "get", PRICES, '["a", 1]', '{"sku": "b", "store": 2}')
 
 
-def test_a_negative_number_of_rows(untouched: Path):
+def test_a_negative_number_of_rows_is_refused(untouched: Path):
     refused(untouched, "invalid_request", (PEOPLE, "-1"), "head", PEOPLE, "-n", "-1")
 
 
@@ -297,18 +297,18 @@ def test_a_negative_number_of_rows(untouched: Path):
         ("", "SELECT"),
     ],
 )
-def test_a_query_that_is_not_allowed(untouched: Path, query: str, facts: Facts):
+def test_a_query_that_is_not_allowed_is_refused(untouched: Path, query: str, facts: Facts):
     refused(untouched, "invalid_request", facts, "sql", query)
     refused(untouched, "invalid_request", facts, "sql", "-", stdin=query)
 
 
-def test_a_query_with_wrong_options(untouched: Path):
+def test_a_query_with_wrong_options_is_refused(untouched: Path):
     refused(untouched, "invalid_request", ("1 ", "100,000"), "sql", f"SELECT * FROM {PEOPLE}", "--max-rows", "0")
     result = silt("--lake", untouched, "--json", "sql", "SELECT 1", "--csv")
     assert (result.code, result.error["kind"]) == (2, "invalid_request")
 
 
-def test_files_to_load_that_do_not_exist_or_have_an_unknown_format(untouched: Path, tmp_path: Path):
+def test_files_to_load_that_do_not_exist_or_have_an_unknown_format_are_refused(untouched: Path, tmp_path: Path):
     (tmp_path / "x.xml").write_text("<x/>")
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "x.parquet")
     refused(untouched, "not_found", str(tmp_path / "gone"), "ingest", PEOPLE, tmp_path / "gone" / "*.parquet")
@@ -331,7 +331,7 @@ def test_files_to_load_that_do_not_exist_or_have_an_unknown_format(untouched: Pa
         (["--jdbc", "jdbc:postgresql://h/db", "--table", "t", "--password-env", "NO_SUCH"], "NO_SUCH"),
     ],
 )
-def test_a_load_without_a_source_or_from_two(untouched: Path, call: list[str], facts: Facts):
+def test_a_load_needs_exactly_one_source(untouched: Path, call: list[str], facts: Facts):
     refused(untouched, "invalid_request", facts, "ingest", PEOPLE, *call)
 
 
@@ -339,26 +339,26 @@ def test_a_load_without_a_source_or_from_two(untouched: Path, call: list[str], f
     "call",
     [["nope"], ["list", "--nope"], ["describe"], ["create", "a.b.c"], ["head", PEOPLE, "-n", "many"], ["list", "x"]],
 )
-def test_a_call_that_cannot_be_read(untouched: Path, call: list[str]):
+def test_a_call_that_cannot_be_parsed_is_refused(untouched: Path, call: list[str]):
     refused(untouched, "invalid_request", "--help", *call)
 
 
 @pytest.mark.parametrize("call", [["list", "--lake"], ["list", "--lake", "--json"], ["--lake", "list"]])
-def test_a_lake_option_without_its_value(call: list[str]):
+def test_a_lake_option_without_its_value_is_refused(call: list[str]):
     result = silt(*call)
     assert (result.code, result.out) == (2, "")
     assert "lake" in result.err
     assert "--help" in result.err
 
 
-def test_no_lake_at_all(monkeypatch: pytest.MonkeyPatch):
+def test_a_command_without_a_lake_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SILT_LAKE", raising=False)
     result = silt("--json", "list")
     assert (result.code, result.error["kind"]) == (2, "invalid_request")
     assert all(name in result.error["message"] for name in ("--lake", "SILT_LAKE"))
 
 
-def test_a_setting_that_does_not_fit(untouched: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_setting_is_refused(untouched: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SILT_MAX_ROWS", "many")
     refused(untouched, "invalid_request", "max_rows", "list")
 

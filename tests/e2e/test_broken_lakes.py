@@ -118,7 +118,7 @@ def written(lake: Path) -> Path:
 # ---- paths -------------------------------------------------------------------------------------------------------
 
 
-def test_a_lake_path_that_is_a_file_or_below_a_file(tmp_path: Path):
+def test_a_lake_path_that_is_a_file_or_below_a_file_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "lake"):
         for call in (("list",), CREATE):
@@ -128,7 +128,7 @@ def test_a_lake_path_that_is_a_file_or_below_a_file(tmp_path: Path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_file_in_the_way_of_a_folder_inside_a_lake(lake: Path, tmp_path: Path):
+def test_a_file_in_the_way_of_a_folder_inside_a_lake_is_named(lake: Path, tmp_path: Path):
     (lake / "a").write_text("mine")
     failed(lake, "invalid_request", None, str(lake / "a"), *CREATE)
     (tmp_path / "odd").mkdir()
@@ -141,12 +141,12 @@ def test_an_address_is_not_a_folder():
     assert silt("--lake", "s3://bucket/lake", "--json", "list").code == 2
 
 
-def test_a_delta_table_in_the_way_of_a_lake(tmp_path: Path):
+def test_a_delta_table_in_the_way_of_a_lake_is_refused(tmp_path: Path):
     write_deltalake(tmp_path / "table", pa.table({"id": ["a"]}))
     failed(tmp_path / "table", "invalid_request", None, str(tmp_path / "table"), *CREATE)
 
 
-def test_a_folder_with_something_else_in_it(tmp_path: Path):
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     failed(tmp_path, "invalid_request", None, str(tmp_path), *CREATE)
 
@@ -212,7 +212,7 @@ def test_a_lake_cannot_be_created_in_a_read_only_folder(open_folder: Path):
         open_folder.chmod(0o755)
 
 
-def test_a_lake_that_cannot_be_read(open_folder: Path):
+def test_a_lake_that_cannot_be_read_is_unavailable(open_folder: Path):
     lake = open_folder / "lake"
     silt("--lake", lake, *CREATE)
     lake.chmod(0o000 if os.getuid() else 0o700)
@@ -254,13 +254,13 @@ def test_a_denied_file_or_folder_is_unavailable_and_not_damaged(open_folder: Pat
 # ---- files and logs ----------------------------------------------------------------------------------------------
 
 
-def test_a_change_file_that_was_cut_off(written: Path):
+def test_a_truncated_change_file_is_named(written: Path):
     file = newest(changes_of(written), "data/*.parquet")
     file.write_bytes(file.read_bytes()[:-40])
     failed(written, "corruption", "damaged_file", file.name, "head", PEOPLE)
 
 
-def test_a_change_file_that_is_gone(written: Path):
+def test_a_missing_change_file_is_named(written: Path):
     file = newest(changes_of(written), "data/*.parquet")
     file.unlink()
     failed(written, "corruption", "missing_file", file.name, "status", PEOPLE)
@@ -274,21 +274,21 @@ def test_a_change_file_that_is_gone(written: Path):
     )
 
 
-def test_a_registry_file_that_was_cut_off(lake: Path):
+def test_a_truncated_registry_file_is_named(lake: Path):
     for file in (lake / "_system" / "datasets" / "data").glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-40])
     failed(lake, "corruption", "damaged_file", "_system/datasets", "list")
 
 
 @pytest.mark.parametrize("text", ["", "{nope\n", '{"add": 7}\n'])
-def test_a_log_entry_that_cannot_be_read(written: Path, text: str):
+def test_an_unreadable_log_entry_is_named(written: Path, text: str):
     entry = newest(changes_of(written), "_delta_log/*.json")
     entry.write_text(text)
     for call in (("status", PEOPLE), ("head", PEOPLE), ("upsert", PEOPLE, "--row", '{"id": "c"}'), ("compact", PEOPLE)):
         failed(written, "corruption", "damaged_file", entry.name, *call)
 
 
-def test_a_log_entry_that_is_missing(written: Path):
+def test_a_missing_log_entry_is_named(written: Path):
     entry = changes_of(written) / "_delta_log" / f"{1:020d}.json"
     entry.unlink()
     failed(written, "corruption", "missing_file", entry.name, "status", PEOPLE)
@@ -355,7 +355,7 @@ def test_repair_drops_a_missing_dataset_only_on_request(written: Path):
     assert [one["name"] for one in silt("--lake", written, "--json", "list").data] == [PRICES]
 
 
-def test_repair_deletes_a_damaged_note(written: Path):
+def test_repair_deletes_a_damaged_state_file(written: Path):
     note = written / "_system" / "compactor" / "cycles.json"
     note.parent.mkdir()
     note.write_text("{")
@@ -377,13 +377,13 @@ def test_a_broken_change_file_is_named_by_status_and_the_rest_is_shown(written: 
     failed(written, "corruption", "damaged_file", path.name, "head", PEOPLE)
 
 
-def test_a_dataset_of_a_newer_siltstone(written: Path):
+def test_a_dataset_of_a_newer_siltstone_is_refused(written: Path):
     open_table(changes_of(written)).set_properties({"siltstone.format": "99"})
     failed(written, "invalid_request", None, "99", "status", PEOPLE)
     failed(written, "invalid_request", None, "99", "upsert", PEOPLE, "--row", '{"id": "c"}')
 
 
-def test_a_lake_with_settings_that_cannot_be_read(lake: Path):
+def test_unreadable_settings_of_a_lake_are_refused(lake: Path):
     (lake / "silt.toml").write_text("max_rows = \n")
     failed(lake, "invalid_request", None, "silt.toml", "list")
 

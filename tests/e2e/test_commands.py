@@ -30,7 +30,7 @@ def rows_of(lake: Path, name: str = PEOPLE, *options: str) -> list[dict[str, obj
     return found
 
 
-def test_a_row_comes_back_as_it_went_in(lake: Path):
+def test_a_row_is_read_as_it_was_written(lake: Path):
     done = silt("--lake", lake, "--json", "upsert", PEOPLE, "--row", json.dumps(ADA))
     assert done.data == {"sequence": 1, "rows": 1, "applied": True}
     assert rows_of(lake) == [ADA]

@@ -134,7 +134,7 @@ def test_the_journal_is_compacted_by_cycles_and_as_any_event_log(lake: Path, mon
     assert len(silt("history", "--json").data) == 2
 
 
-def test_bad_input_is_told() -> None:
+def test_wrong_options_of_history_are_refused() -> None:
     for bad, fact in (
         (("--jobs", "--totals"), "--totals"),
         ((PEOPLE, "--cycles"), "--jobs"),

@@ -141,7 +141,7 @@ def test_commands_of_other_roles_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize("command", READS)
-def test_a_reader_may_look_and_leaves_no_trace(made: Path, monkeypatch: pytest.MonkeyPatch, command: str):
+def test_a_reader_may_read_and_changes_no_file(made: Path, monkeypatch: pytest.MonkeyPatch, command: str):
     monkeypatch.setenv("SILT_ROLE", "reader")
     before = contents(made)
     for call in READS[command]:

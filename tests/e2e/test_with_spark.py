@@ -30,7 +30,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_load_ask_change_fold_and_purge(connect_server: ConnectServer, lake_path: Path, sources: Path):
+def test_commands_load_query_change_fold_and_purge(connect_server: ConnectServer, lake_path: Path, sources: Path):
     def silt(*call: object) -> Result:
         return process("--lake", lake_path, "--json", *call, SILT_SPARK_REMOTE=connect_server.address)
 

@@ -245,7 +245,7 @@ def test_a_reader_sees_one_state_however_long_it_reads(lake: Lake, dataset: Data
 
 
 @pytest.mark.usefixtures("dataset")
-def test_two_datasets_are_joined_in_one_question(lake: Lake) -> None:
+def test_two_datasets_are_joined_in_one_query(lake: Lake) -> None:
     other = create(lake, "crm.sales.others")
     other.upsert(people(30, start=90))
     for name in (NAME, "crm.sales.others"):
@@ -337,7 +337,7 @@ def test_a_missed_dataset_is_filled_behind_the_answer(lake: Lake, dataset: Datas
     assert (lake.hot.stats().entries[0].misses, fills(lake)) == (1, 1)
 
 
-def test_figures_say_what_has_happened(lake: Lake, dataset: Dataset) -> None:
+def test_statistics_count_hits_refreshes_and_evictions(lake: Lake, dataset: Dataset) -> None:
     lake.hot.pin(NAME)
     dataset.upsert([person(1, n=-1), person(1000)])
     assert_same(lake, dataset)
@@ -354,7 +354,7 @@ def test_figures_say_what_has_happened(lake: Lake, dataset: Dataset) -> None:
     assert lake.hot.stats().to_dict()["datasets"][0]["reason"]
 
 
-def test_rows_that_went_are_left_behind_when_they_are_many(
+def test_a_table_with_many_deleted_rows_is_rewritten(
     lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tidy_room, "PACK_ROWS", 10)
@@ -374,7 +374,7 @@ def test_rows_that_went_are_left_behind_when_they_are_many(
     assert_same(lake, dataset)
 
 
-def test_after_a_purge_by_another_process_nothing_that_went_stays_in_memory(lake: Lake, dataset: Dataset) -> None:
+def test_after_a_purge_by_another_process_no_purged_row_stays_in_memory(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     with lake.hot.pinned([NAME]) as hot:
         first = hot.tables[NAME]

@@ -33,13 +33,13 @@ def test_a_dataset_that_is_larger_than_the_budget_is_refused() -> None:
     assert figures(decision.reason) == "101 100"
 
 
-def test_pinned_datasets_never_go() -> None:
+def test_pinned_datasets_are_never_evicted() -> None:
     decision = admit(wanted(50, by_name=True), [held("a", 60, used=1, pinned=True)], budget_bytes=100 * MB)
     assert not decision.admitted
     assert figures(decision.reason) == "50 60 100"
 
 
-def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
+def test_the_least_recently_used_are_evicted_and_no_more_than_needed() -> None:
     there = [held("b", 30, used=2), held("c", 30, used=3), held("a", 30, used=1)]
     decision = admit(wanted(35, by_name=True), there, budget_bytes=100 * MB)
     assert decision.evict == ("a",)

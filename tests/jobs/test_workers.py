@@ -57,7 +57,7 @@ def test_the_worker_is_reused_for_the_next_job(open_lake: OpenLake) -> None:
     assert numbers(log)[9999] == 1
 
 
-def test_a_million_rows_pass_no_driver(open_lake: OpenLake) -> None:
+def test_a_million_rows_are_rewritten_without_passing_the_driver(open_lake: OpenLake) -> None:
     lake = open_lake()
     log = make_log(lake, files=10, rows=100_000, width=8)
     (done,) = roll_up(lake)

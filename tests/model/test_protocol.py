@@ -196,7 +196,7 @@ def test_a_takeover_loses_nothing_and_the_older_epoch_never_commits_after_the_ne
     )
 
 
-def test_the_sweep_takes_what_the_dead_left_and_no_file_that_a_commit_needs() -> None:
+def test_the_sweep_deletes_files_of_dead_owners_and_none_that_a_commit_needs() -> None:
     report = holds(scenarios.LOG_SWEEP, at_least=3_000)
     assert_happened(
         report, "sweeper: sweeps", "sweeper: finds nothing to sweep", "daily: roll-up lands", "folder: crashes"
@@ -294,5 +294,5 @@ def test_a_search_that_outgrows_its_bound_is_an_error() -> None:
         pytest.param(scenarios.DEEP_TAKEOVER, 600_000, id="log-takeover"),
     ],
 )
-def test_larger_worlds_hold_too(scenario: Scenario, at_least: int) -> None:
+def test_larger_worlds_keep_every_invariant(scenario: Scenario, at_least: int) -> None:
     holds(scenario, at_least=at_least)

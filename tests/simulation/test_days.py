@@ -75,7 +75,7 @@ def live_through(world: World, *, days: int) -> None:
 
 
 @pytest.mark.spark
-def test_days_of_a_lake_with_deaths_hangs_and_late_rows(lake_path: Path, spark: "SparkSession") -> None:
+def test_days_with_deaths_hangs_and_late_rows_keep_every_invariant(lake_path: Path, spark: "SparkSession") -> None:
     world = World(lake_path, seed=1, spark=spark)
     live_through(world, days=2)
     figures = world.figures
@@ -91,13 +91,13 @@ def test_days_of_a_lake_with_deaths_hangs_and_late_rows(lake_path: Path, spark: 
 @pytest.mark.deep
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", range(1, 14))
-def test_other_days(lake_path: Path, spark: "SparkSession", seed: int) -> None:
+def test_days_of_other_seeds_keep_every_invariant(lake_path: Path, spark: "SparkSession", seed: int) -> None:
     live_through(World(lake_path, seed=seed, spark=spark), days=4)
 
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_weeks(lake_path: Path, spark: "SparkSession") -> None:
+def test_weeks_of_work_reach_every_tier(lake_path: Path, spark: "SparkSession") -> None:
     world = World(lake_path, seed=100, spark=spark)
     live_through(world, days=24)
     assert {"hourly", "daily", "monthly"} <= set(world.figures.jobs)

@@ -93,7 +93,7 @@ def test_the_log_of_base_has_the_ranges_by_which_other_readers_skip_files(lake: 
     assert len(narrow) > len(entries) / 2
 
 
-def test_a_clustered_base_is_left_alone_until_enough_has_come(lake: Lake) -> None:
+def test_a_clustered_base_is_not_clustered_again_until_it_has_grown(lake: Lake) -> None:
     log = grid(lake)
     assert [one.error for one in lake.run_cycle([NAME], only=["cluster"])] == [None]
     assert lake.plan([NAME], only=["cluster"]).jobs == ()
@@ -121,7 +121,7 @@ def test_text_numbers_and_times_can_be_clustered_by(lake: Lake, by: list[str]) -
     assert rows_of(log) == before
 
 
-def test_nulls_odd_numbers_and_single_values_are_no_trouble(lake: Lake) -> None:
+def test_nulls_odd_numbers_and_single_values_can_be_clustered(lake: Lake) -> None:
     log = lake.create(
         "web.eu.odd",
         "at TIMESTAMP, d DOUBLE, t STRING, day DATE, flag BOOLEAN, price DECIMAL(9,2)",

@@ -58,7 +58,7 @@ def test_a_keyed_dataset_through_its_life(lake: Lake, beside: Lake, tmp_path: Pa
     check((beside,), people, fills=3, with_spark=True)
 
 
-def test_a_log_through_its_life(lake: Lake, beside: Lake) -> None:
+def test_a_hot_log_equals_the_view_after_each_compaction(lake: Lake, beside: Lake) -> None:
     log = clicks.create(lake)
     beside.hot.fill(clicks.NAME)
     for _ in range(2):

@@ -100,7 +100,7 @@ def test_a_fold_puts_rows_into_their_hour_and_partition(log: Dataset) -> None:
     assert late.column("_period").to_pylist() == [period_of(click(1))]
 
 
-def test_strangers_read_what_we_read(log: Dataset, spark: "SparkSession") -> None:
+def test_delta_readers_read_the_rows_of_base(log: Dataset, spark: "SparkSession") -> None:
     log.append(clicks(8))
     log.compact()
     frame = spark.read.format("delta").load(str(log.path / "base"))

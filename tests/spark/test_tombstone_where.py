@@ -141,7 +141,7 @@ def test_a_crash_before_the_commit_hides_nothing(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_a_row_that_is_changed_while_the_condition_is_looked_at_is_looked_at_again(
+def test_a_row_that_changes_while_the_condition_is_evaluated_is_evaluated_again(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
     compacts: bool,  # noqa: FBT001

@@ -55,9 +55,6 @@ def tombstoned_key(writer: int, batch: int) -> str | None:
     return f"own-{writer}-{batch - 1}" if batch % 10 == 9 else None
 
 
-# ---- writers -----------------------------------------------------------------------------------------------------
-
-
 def write_batches(path: str, writer: int, batches: int) -> list[list[Any]]:
     """Write batches and return what was acknowledged: [sequence, "U" or "D", rows or keys]."""
     dataset = open_dataset(path)
@@ -103,9 +100,6 @@ def seen_rows(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
     return found
 
 
-# ---- compactions -------------------------------------------------------------------------------------------------
-
-
 def compact_until_stopped(path: str, signals: str, purge_every: int = 0) -> dict[str, int]:
     """Fold in a loop, at intervals with a purge. Return how often it committed and how often it lost a race."""
     dataset = open_dataset(path)
@@ -143,9 +137,6 @@ def compact_once(path: str, purge: bool = False) -> dict[str, Any]:  # noqa: FBT
     return open_dataset(path).compact(purge=purge).to_dict()
 
 
-# ---- loads -------------------------------------------------------------------------------------------------------
-
-
 def ingest_together(path: str, source: str, signals: str, number: int) -> dict[str, Any]:
     """Load a file; wait with the files written and not committed until the go-ahead."""
     dataset = open_dataset(path)
@@ -161,9 +152,6 @@ def _held(failpoint: str, signals: Path, number: int) -> Iterator[None]:
 
     with arm(failpoint, hold):
         yield
-
-
-# ---- readers -----------------------------------------------------------------------------------------------------
 
 
 def read_until_stopped(path: str, signals: str) -> list[list[Any]]:

@@ -25,19 +25,19 @@ def append_all(uri: str, *, first: int, last: int, at_once: int) -> int:
 
 
 def count_events(uri: str) -> int:
-    """Ask a log how many events it has."""
+    """Return the number of events in a log."""
     with EventLog.open(uri, create=False) as log:
         return log.summary().events
 
 
 def append_builds(uri: str, *, name: str, count: int) -> list[int]:
-    """Append events of builds of one's own, one by one; return their indexes."""
+    """Append events of builds that no other process has, one by one; return their indexes."""
     with EventLog.open(uri) as log:
         return [log.append(received(f"{name}-{number}"))[0].index for number in range(count)]
 
 
 def contest(uri: str, *, name: str) -> bool:
-    """Try to move a build that others want to move, too; return whether it was us."""
+    """Try to change the state of a build while other processes do; return whether this process succeeded."""
     with EventLog.open(uri) as log:
         try:
             log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING, message=name)))
@@ -53,7 +53,7 @@ def migrate(uri: str) -> int:
 
 
 def squash_files(uri: str) -> int:
-    """Bring the small files of a log on Delta together, as its upkeep does."""
+    """Compact the small files of a log on Delta, as its maintenance does."""
     table = Table(
         Path(uri.removeprefix("delta://")),
         settings=Settings(),

@@ -1,7 +1,7 @@
 """Child processes of tests: run one function, be killed at a fail point, or serve calls one after the other.
 
 A target is ``module:function``; its arguments and its value are JSON. A child that needs Spark joins the Connect server
-whose address it is given; one that is given none must do without.
+whose address it gets. A child without an address must not use Spark.
 
 There are hundreds of children, and what they import takes longer than what they do. So they are forked from a process that
 has imported it and done nothing else (`preloaded.py`): each has files, locks and threads of its own, as any process has.
@@ -28,7 +28,7 @@ from tests.support.internals import run_exit_handlers
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 120.0
 NO_SPARK: Final = "sc://127.0.0.1:1"
-"""Nobody listens there: a child that was given no server and asks for Spark after all fails at once."""
+"""No process listens there: a child without a server that requests Spark fails at once."""
 _SERVE: Final = "--serve"
 
 

@@ -64,7 +64,7 @@ def period_of(row: Row) -> str:
 
 @dataclass
 class Oracle:
-    """What a log says: every append that no later tombstone names; of those that are equal in `dedup_by` the survivor alone."""
+    """The view of a log: every append that no later tombstone names; of rows equal in `dedup_by` only the survivor."""
 
     entries: list[tuple[str, Row]] = field(default_factory=list)
     dedup_by: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ UNSTEADY: Final = {"seconds", "bytes", "bytes_before", "bytes_after", "bytes_del
 
 
 def walk(path: str, way: str) -> dict[str, Any]:
-    """Load, upsert rows and a frame, tombstone, read, ask, fold and purge; return what each step says."""
+    """Load, upsert rows and a frame, tombstone, read, query, fold and purge; return the result of each step."""
     settings = Settings.load(durable=False, **WAYS[way])
     with Lake.open(Path(path) / "lake", settings=settings) as lake:
         dataset = create(lake)
@@ -68,7 +68,7 @@ def _steady(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def hour_in_new_york(path: str) -> dict[str, Any]:
-    """Ask both engines the hour of a time in a session of another zone; return what they say, and that session's zone."""
+    """Query the hour of a time on both engines, in a session of another zone; return both hours and that zone."""
     zone = "spark.sql.session.timeZone"
     with Lake.open(Path(path) / "lake", settings=Settings.load(durable=False)) as lake:
         lake.create("a.b.times", "id INT NOT NULL, u TIMESTAMP", key="id").upsert(

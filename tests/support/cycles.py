@@ -52,7 +52,7 @@ def recover(path: str) -> dict[str, Any]:
 
 
 def observe(path: str) -> dict[str, Any]:
-    """Return what is there: the rows of both datasets, their files, and what the journal says of cycles and jobs."""
+    """Return the rows and files of both datasets, and the cycles and jobs of the journal."""
     with forced(path) as lake:
         datasets = [lake.dataset(name) for name in NAMES]
         return {

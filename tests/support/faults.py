@@ -19,7 +19,7 @@ Fault = Callable[[Write], None]
 
 
 class FaultyEntry:
-    """Stands where an entry is written; runs one fault for each try, then writes as usual."""
+    """Replaces the writing of an entry: runs one fault for each try, then writes as usual."""
 
     def __init__(self, *faults: Fault) -> None:
         self.left = list(faults)
@@ -33,7 +33,7 @@ class FaultyEntry:
             real()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FaultyEntry":
-        """Take the place of what writes an entry."""
+        """Replace the function that writes an entry."""
         fake = self
 
         def write_entry(table: Table, *given: Any, **named: Any) -> None:  # noqa: ANN401

@@ -22,7 +22,7 @@ def footer_at(content: bytes | bytearray) -> int:
 
 
 def is_named_or_harmless(read: Callable[[], object], truth: object, damaged: Path) -> bool:
-    """Read while a file is damaged; say whether that was refused, by the file's name. Other rows are a failure."""
+    """Read while a file is damaged; return whether Corruption named the file. Wrong rows fail the test."""
     failure = ""
     try:
         assert read() == truth

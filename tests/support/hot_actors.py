@@ -128,9 +128,6 @@ def _rewrite(dataset: Dataset) -> None:
     )
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------
-
-
 def resident_bytes() -> int:
     """Return the memory that the system counts for this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES

@@ -504,14 +504,14 @@ def own_jvms() -> "list[int]":
     """Return the JVM of this process's classic session: it has no public id."""
     from siltstone.spark import session as spark
 
-    return spark._own_jvm
+    return spark._jvm_pids
 
 
 def replace_own_jvms(monkeypatch: pytest.MonkeyPatch, pids: "list[int]") -> Any:  # noqa: ANN401
     """Pretend that a process is the JVM of this process: tests end it."""
     from siltstone.spark import session as spark
 
-    return _replaced(monkeypatch, spark, "_own_jvm", pids)
+    return _replaced(monkeypatch, spark, "_jvm_pids", pids)
 
 
 def own_scratch() -> "Scratch":
@@ -527,10 +527,10 @@ def server_scratch(server: "ConnectServer") -> "Scratch":
 
 
 def members() -> "WeakKeyDictionary[SparkSession, SharedServerHandle]":
-    """Return the holds on shared servers: tests have sessions without a server."""
+    """Return the handles of shared servers: tests have sessions without a server."""
     from siltstone.spark import session as spark
 
-    return spark._members
+    return spark._server_handles
 
 
 def require_listener(address: str) -> None:

@@ -162,9 +162,6 @@ def to_table(kind: Kind, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(ready, schema=kind.schema)
 
 
-# ---- comparing ---------------------------------------------------------------------------------------------------
-
-
 def plain(value: Any) -> Any:  # noqa: ANN401
     """Return a value that compares as a person means it, with a total order."""
     match value:

@@ -48,9 +48,6 @@ def commit_with(table: Table, epoch: int) -> int:
     return table.commit(build).version
 
 
-# ---- in other processes ----------------------------------------------------------------------------------------------
-
-
 def take_in_process(root: Path, tried: Path, number: int, processes: int) -> int:
     """Acquire the lease and hold it until all processes have tried; return the epoch, 0 if it was not free."""
     lease = leases_of(root).take(COMPACTOR, role=Role.ALL)

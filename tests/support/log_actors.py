@@ -89,8 +89,6 @@ def count_of(path: str) -> int:
     return len(names_of(path))
 
 
-# ---- all processes at once, until they are stopped ----------------------------------------------------------------------
-
 ACKNOWLEDGED: Final = "acknowledged"
 HIDING: Final = "hiding"
 HIDDEN: Final = "hidden"
@@ -184,7 +182,7 @@ def read_log_until_stopped(path: str, signals: str, number: int, on_spark: bool 
     return {"readings": readings, "wrong": None}
 
 
-def press_once(path: str) -> list[str]:
+def fold_and_roll_up(path: str) -> list[str]:
     """Fold and roll up what is there; return what went wrong."""
     with _open(path) as lake:
         _log(lake).compact()
@@ -207,8 +205,6 @@ def rows_of(path: str) -> list[dict[str, str]]:
     with _open(path) as lake:
         return [row | {"at": row["at"].isoformat()} for row in _log(lake).to_arrow().to_pylist()]
 
-
-# ---- first loads that race -------------------------------------------------------------------------------------------
 
 APPENDED: Final = "appended"
 MEET_SECONDS: Final = 60.0

@@ -45,15 +45,15 @@ def filled(lake: Lake, *, batches: int = 0, first: int = 0) -> None:
 
 
 def ids(lake: Lake) -> list[int]:
-    """Return what the dataset says."""
+    """Return the ids of the dataset's rows, sorted."""
     return sorted(lake.dataset(NAME).to_arrow().column("id").to_pylist())
 
 
 def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """Wait until something is so, and return it."""
+    """Wait until a condition returns something, and return that."""
     end = time.monotonic() + WAIT_SECONDS
     while not (found := condition()):
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
     return found
 
@@ -92,18 +92,15 @@ class SlowMaintenance(MaintenanceService):
 
 
 def slow_lake(root: Path, *, settings: Settings = SETTINGS) -> tuple[Lake, SlowMaintenance]:
-    """Open a lake whose cycles last."""
+    """Open a lake whose cycles last until they are stopped or released."""
     lake = Lake.open(root, settings=quiet(settings))
     slow = SlowMaintenance(components_of(lake))
     replace_maintenance(lake, slow)
     return lake, slow
 
 
-# ---- in other processes ----------------------------------------------------------------------------------------------
-
-
 def note_in_process(root: str) -> int:
-    """Take the number of the next cycle, then say something of oneself."""
+    """Claim the number of the next cycle, then write a status file."""
     files = state_files_of(lake_of(Path(root)))
     number = files.next_cycle()
     files.write(STATUS, {"holder": "me"})

@@ -21,7 +21,7 @@ class Change:
 
 @dataclass(slots=True)
 class Model:
-    """What a keyed dataset must say."""
+    """The expected rows and counts of a keyed dataset."""
 
     kind: Kind
     base: dict[Key, Row] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Model:
         self.pending = [change for change in self.pending if id(change) in shown]
 
     def fold(self) -> None:
-        """Press the changes into base."""
+        """Move the changes into base."""
         self.base = self.rows
         self.pending = []
         self.watermark = self.sequence

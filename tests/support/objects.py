@@ -1,7 +1,6 @@
 """An object store like S3 for one test run, in a process of its own on a free port of 127.0.0.1."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from siltstone.spark.connect_server import free_port, listens
 
 BUCKET = "builds"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
@@ -39,7 +40,7 @@ class ObjectStore:
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
     """Start a server with an empty bucket, and stop it at the end."""
-    port = _free_port()
+    port = free_port()
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -68,19 +69,9 @@ def _client(port: int):  # noqa: ANN202  # boto3 has no types
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def _await(port: int, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError("the object store did not start")
+    while not listens(port):
+        assert process.poll() is None, "the object store ended"
+        assert time.monotonic() < deadline, "the object store did not start in time"
+        time.sleep(0.1)

@@ -3,6 +3,7 @@
 Everything here takes and returns JSON values, so that it can run in a child process.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -44,9 +45,6 @@ def event(number: int, n: int, note: str | None = None) -> dict[str, Any]:
     return row(number, n, note) | {"at": f"2026-11-15T{n // 20 % 24:02d}:30:00Z"}
 
 
-# ---- what is there -----------------------------------------------------------------------------------------------
-
-
 def observe(dataset: Dataset) -> State:
     """Return what a reader can see, without Spark."""
     status = dataset.status()
@@ -81,19 +79,12 @@ def _exported(dataset: Dataset) -> list[list[Any]] | None:
     return _plain(DeltaTable(target).to_pyarrow_table().to_pylist()) if target.exists() else None
 
 
-# ---- what is done ------------------------------------------------------------------------------------------------
-
-
 def _create(lake: Lake) -> None:
     lake.create(NAME, SCHEMA, key="id")
 
 
 def _create_log(lake: Lake) -> Dataset:
     return lake.create(NAME, f"{SCHEMA}, at TIMESTAMP", time="at", subject="id")
-
-
-def _drop(lake: Lake) -> None:
-    lake.drop(NAME)
 
 
 def _upsert(lake: Lake) -> None:
@@ -133,26 +124,10 @@ def _alter(lake: Lake) -> None:
     lake.dataset(NAME).alter(add="score BIGINT", defaults={"score": 7}, comments={"n": "a number"})
 
 
-def _squash(lake: Lake) -> None:
-    lake.dataset(NAME).squash()
-
-
-def _fold(lake: Lake) -> None:
-    lake.dataset(NAME).compact()
-
-
 def _roll_up(lake: Lake) -> None:
     for done in lake.run_cycle([NAME], only=["daily"], force=True):
         if done.error is not None:
             raise Conflict(done.error)
-
-
-def _cluster(lake: Lake) -> None:
-    lake.dataset(NAME).cluster()
-
-
-def _purge(lake: Lake) -> None:
-    lake.dataset(NAME).compact(purge=True)
 
 
 def _export(lake: Lake) -> None:
@@ -164,13 +139,9 @@ def _export_again(lake: Lake) -> None:
     _export(lake)
 
 
-def _vacuum(lake: Lake) -> None:
-    lake.dataset(NAME).vacuum(retention_hours=0)
-
-
-OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
+OPERATIONS: Final[dict[str, Callable[[Lake], object]]] = {
     "create": _create,
-    "drop": _drop,
+    "drop": lambda lake: lake.drop(NAME),
     "upsert": _upsert,
     "upsert_files": _upsert,
     "append": _append,
@@ -179,12 +150,12 @@ OPERATIONS: Final[dict[str, Callable[[Lake], None]]] = {
     "ingest": _ingest,
     "quarantine": _quarantine,
     "alter": _alter,
-    "squash": _squash,
-    "fold": _fold,
+    "squash": lambda lake: lake.dataset(NAME).squash(),
+    "fold": lambda lake: lake.dataset(NAME).compact(),
     "roll_up": _roll_up,
-    "cluster": _cluster,
-    "purge": _purge,
-    "vacuum": _vacuum,
+    "cluster": lambda lake: lake.dataset(NAME).cluster(),
+    "purge": lambda lake: lake.dataset(NAME).compact(purge=True),
+    "vacuum": lambda lake: lake.dataset(NAME).vacuum(retention_hours=0),
     "export": _export,
     "export_again": _export_again,
 }
@@ -229,9 +200,6 @@ def perform_failing(path: str, operation: str, failpoint: str, count: int) -> di
     return {"raised": raised, "seen": seen, "same_handle": same_handle, "repeated": repeated}
 
 
-# ---- the lakes that are copied for each case ---------------------------------------------------------------------
-
-
 def build_lakes(folder: str) -> None:
     """Make the lakes that crash tests start from; needs Spark, so it runs in a child that has it.
 
@@ -245,31 +213,25 @@ def build_lakes(folder: str) -> None:
     with open_lake(root / "pending") as lake:
         _create(lake)
         people = lake.dataset(NAME)
-        people.upsert([row(number, number) for number in range(20)])
-        people.compact()
-        people.upsert([row(number, 100 + number, "second") for number in range(15, 25)])
-        people.tombstone(["p-001"])
-        people.compact()
-        people.upsert([row(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
-        people.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
-        people.upsert([row(6, 600, "back"), row(27, 1), row(27, 2, "last wins")])
+        _write_history(people, people.upsert, row)
     with open_lake(root / "empty_log") as lake:
         _create_log(lake)
     with open_lake(root / "log") as lake:
         log = _create_log(lake)
-        log.append([event(number, number) for number in range(20)])
-        log.compact()
-        log.append([event(number, 100 + number, "second") for number in range(15, 25)])
-        log.tombstone(["p-001"])
-        log.compact()
-        log.append([event(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
-        log.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
-        log.append([event(6, 600, "back"), event(27, 1), event(27, 2, "both count")])
-    _copy(root / "pending", root / "folded")
+        _write_history(log, log.append, event)
+    shutil.copytree(root / "pending", root / "folded")
     perform(str(root / "folded"), "fold")
 
 
-def _copy(source: Path, target: Path) -> None:
-    import shutil
-
-    shutil.copytree(source, target)
+def _write_history(
+    dataset: Dataset, write: Callable[[list[dict[str, Any]]], object], make: Callable[..., dict[str, Any]]
+) -> None:
+    """Write two batches that are folded, and changes that are not. The last two rows have one key: both count in a log."""
+    write([make(number, number) for number in range(20)])
+    dataset.compact()
+    write([make(number, 100 + number, "second") for number in range(15, 25)])
+    dataset.tombstone(["p-001"])
+    dataset.compact()
+    write([make(number, 200 + number, "third") for number in (2, 3, 24, 25, 26)])
+    dataset.tombstone(["p-002", "p-005", "p-006", "p-888"], actor="dpo", reason="request")
+    write([make(6, 600, "back"), make(27, 1), make(27, 2, "last")])

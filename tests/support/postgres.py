@@ -1,12 +1,13 @@
 """A PostgreSQL server for one test run, on a free port of 127.0.0.1, with a user that needs a password."""
 
-import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from siltstone.spark.connect_server import free_port
 
 USER = "loader"
 PASSWORD = "s3cret-%&?"
@@ -51,9 +52,7 @@ def postgres_server(folder: Path) -> Iterator[Postgres]:
     server = PostgresServer(folder, cleanup_mode=None)
     server.ensure_pgdata_inited()
     (folder / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     options = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off"
     _run(server, "pg_ctl", "-w", "-D", str(folder), "-l", str(folder / "server.log"), "-o", options, "start")
     try:

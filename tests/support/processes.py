@@ -65,7 +65,7 @@ def upsert_in_process(root: Path, producer: str, sequence: int, number: int) -> 
 
 
 def create_table_in_process(path: Path) -> str:
-    """Try to create a table and say how that went."""
+    """Try to create a table; return ``created`` or the name of the error."""
     try:
         Table.create(path, TABLE_SCHEMA, partition_by=[SEQ], properties={}, durable=False)
     except SiltstoneError as error:
@@ -74,7 +74,7 @@ def create_table_in_process(path: Path) -> str:
 
 
 def create_dataset_in_process(root: Path, schema: str) -> str:
-    """Create a dataset and return its incarnation, or how that went wrong."""
+    """Create a dataset; return its incarnation or the name of the error."""
     try:
         return Lake.open(root, settings=FAST).create("a.b.c", schema, key="id").info().incarnation
     except SiltstoneError as error:

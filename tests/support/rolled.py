@@ -68,7 +68,7 @@ def table(schema: pa.Schema, rows: int, start: int, width: int) -> pa.Table:
 
 
 def numbers(log: Dataset) -> Counter[int]:
-    """Return the numbers of all rows that are seen: none may be missing or there twice."""
+    """Return the numbers of all visible rows: none may be missing or repeated."""
     return Counter(log.to_arrow().column("n").to_pylist())
 
 

@@ -120,7 +120,7 @@ class State:
 
 
 def state(path: Path) -> State:
-    """Look at a table through fresh eyes."""
+    """Return the state of a table, read by a new handle."""
     table = DeltaTable(path)
     return State(
         version=table.version(),

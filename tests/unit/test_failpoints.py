@@ -17,11 +17,11 @@ def reached(environment: str, code: str = "") -> int:
     return subprocess.run([sys.executable, "-c", program], env=env, check=False, capture_output=True).returncode
 
 
-def test_a_place_that_is_not_armed_does_nothing():
+def test_a_fail_point_that_is_not_armed_does_nothing():
     failpoints.reach(NAME)
 
 
-def test_an_armed_place_runs_its_action_inside_the_block_only():
+def test_an_armed_fail_point_runs_its_action_inside_the_block_only():
     seen: list[str] = []
     with failpoints.arm(NAME, seen.append):
         failpoints.reach(NAME)
@@ -29,7 +29,7 @@ def test_an_armed_place_runs_its_action_inside_the_block_only():
     assert seen == [NAME]
 
 
-def test_another_place_stays_quiet():
+def test_other_fail_points_run_no_action():
     seen: list[str] = []
     with failpoints.arm(NAME, seen.append):
         failpoints.reach("fold.after_commit")
@@ -51,7 +51,7 @@ def test_a_count_chooses_which_reach_acts():
     assert counts == [0, 0, 1, 1, 1]
 
 
-def test_an_unknown_place_cannot_be_armed():
+def test_an_unknown_fail_point_cannot_be_armed():
     with pytest.raises(ValueError, match=r"fold\.nowhere"), failpoints.arm("fold.nowhere", "raise"):
         pass
 

@@ -63,7 +63,7 @@ def test_the_repr_of_objects_reads_no_rows(lake: Lake, people: Dataset, log: Dat
     assert NAME in lake._repr_html_()
 
 
-def test_a_dropped_dataset_and_a_broken_lake_still_have_a_picture(lake: Lake, people: Dataset):
+def test_a_dropped_dataset_and_a_broken_lake_still_have_a_repr(lake: Lake, people: Dataset):
     other = Lake.open(lake.path, settings=FAST).dataset(NAME)
     lake.drop(NAME)
     assert repr(other) == repr(people)
@@ -96,12 +96,12 @@ def test_values_of_others_are_escaped_at_the_prompt_and_in_html():
     assert len(text.splitlines()) == 6
 
 
-def test_one_row_is_a_row():
+def test_one_row_is_counted_in_the_singular():
     shown = repr(QueryResult(table=pa.table({"n": [1]}), engine="hot", truncated=False, seconds=0.1))
     assert [fact for fact in ("1 row ", "1 column,", "hot", "0.100 s") if fact not in shown] == []
 
 
-def test_a_result_without_columns_or_rows_has_a_picture():
+def test_a_result_without_columns_or_rows_has_a_repr():
     assert "0 rows" in repr(result(pa.table({"a": pa.array([], pa.int64())})))
     assert "0 columns" in repr(result(pa.table({})))
 

@@ -30,7 +30,6 @@ _UNFIT: Final = (
 )
 """Class names and words of Python, pyarrow and Spark. Of an error in a task Spark returns only the traceback."""
 
-
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function that a task applies to its rows."""
 
@@ -57,11 +56,7 @@ def in_numbered_tasks(spark: "SparkSession", count: int, work: Callable[[int], b
         yield row["id"], row["answer"]
 
 
-def answers(
-    frame: "DataFrame",
-    work: Work,
-    schema: str,
-) -> pa.Table:
+def answers(frame: "DataFrame", work: Work, schema: str) -> pa.Table:
     """Run `work` over the frame's partitions and return their small results.
 
     Raises:

@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
@@ -31,7 +31,8 @@ SERVER_STOP_SECONDS: Final = 90.0
 """Longest wait for the end of a server, in seconds. Longer than a JVM takes to write its class archive at exit."""
 POLL_SECONDS: Final = 0.05
 PROPERTIES: Final = "server.properties"
-_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_VALUE_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
+_NAME_ESCAPES: Final = _VALUE_ESCAPES | str.maketrans({character: f"\\{character}" for character in " =:#!"})
 """Escape sequences of a Java properties file."""
 LOG_END_BYTES: Final = 16_384
 """Bytes that are read from the end of a log for its last lines."""
@@ -49,7 +50,7 @@ REAPER_OPTIONS: Final = {
 """Make Spark log that a killed task did not end within this time. Most tasks end within one batch of rows."""
 
 
-class ConnectServer:
+class ConnectServer(AbstractContextManager["ConnectServer"]):
     """A local Spark Connect server of this process. It ends by `stop`, or when this process ends."""
 
     WRAPPER: Final = """
@@ -89,10 +90,12 @@ class ConnectServer:
         """
         if self._listing is None:
             start = self._log.stat().st_size
-            signalled = [process for process in java_processes(self._process.pid) if _request_thread_dump(process)]
-            if not signalled:
+            for process in java_processes(self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGQUIT)  # a JVM answers with a thread dump
+                    self._listing = start
+            if self._listing is None:
                 return False
-            self._listing = start
         deadline = clock.monotonic_seconds() + THREADS_SECONDS
         while clock.monotonic_seconds() < deadline:
             clock.sleep(POLL_SECONDS)
@@ -109,10 +112,6 @@ class ConnectServer:
         self._read += len(complete)
         return STUCK_TASK.search(complete) is not None
 
-    def log_tail(self) -> str:
-        """Return the end of the server's log."""
-        return " ".join(last_lines(self._log, 5))
-
     def stop(self, *, seconds: float = SERVER_STOP_SECONDS) -> None:
         """End the server and wait for its end; kill it after `seconds`. A second call has no effect."""
         atexit.unregister(self.stop)
@@ -124,9 +123,6 @@ class ConnectServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._scratch.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_failure: object) -> None:
         self.stop()
@@ -150,20 +146,19 @@ def connect_server(
     clock = SystemClock()
     port = free_port()
     scratch = Scratch(settings, clock=clock)
-    extra = REAPER_OPTIONS if reaper else {}
+    extra = dict(REAPER_OPTIONS) if reaper else {}
     if ui_port:  # Spark's UI is off by default
-        extra = {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port), **extra}
+        extra |= {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}
+    log = log or scratch.folder / "server.log"
     try:
-        server = _launch(
-            settings, extra, port=port, token=token, log=log or scratch.folder / "server.log", scratch=scratch
-        )
+        server = _launch(settings, extra, port=port, token=token, log=log, scratch=scratch)
     except BaseException:
         scratch.close()
         raise
     deadline = clock.monotonic_seconds() + SERVER_START_SECONDS
     while not listens(server.port):
         if not server.alive() or clock.monotonic_seconds() > deadline:
-            log_end = server.log_tail()
+            log_end = " ".join(last_lines(log, 5))
             server.stop()
             raise Unavailable(
                 f"The Spark Connect server did not start on port {port}. Its log: {log_end}", reason=Reason.SPARK_LOST
@@ -173,7 +168,7 @@ def connect_server(
 
 
 def _launch(
-    settings: Settings, extra: Mapping[str, str], *, port: int, token: str, log: Path, scratch: Scratch
+    settings: Settings, extra: dict[str, str], *, port: int, token: str, log: Path, scratch: Scratch
 ) -> ConnectServer:
     """Start the server's process.
 
@@ -181,7 +176,7 @@ def _launch(
     """
     java = find_java()
     chosen = {"spark.master": settings.spark_master, "spark.app.name": APP_NAME}
-    chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | dict(extra)
+    chosen |= launch_options(settings, java=java, role="connect", scratch=scratch.folder) | extra
     chosen |= {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     command = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(scratch.folder / PROPERTIES)]
     command += ["--load-spark-defaults", "--class", SERVER_CLASS]
@@ -205,23 +200,11 @@ def _launch(
 
 def properties(options: Mapping[str, str]) -> str:
     """Return Spark options as the text of a Java properties file."""
-    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in options.items())
-
-
-def _escaped(text: str, special: str) -> str:
-    escaped = "".join(
-        _ESCAPES.get(character, f"\\{character}" if character in special else character) for character in text
-    )
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
-def _request_thread_dump(process: int) -> bool:
-    """Make a JVM write a thread dump; return False if the JVM has ended."""
-    try:
-        os.kill(process, signal.SIGQUIT)
-    except ProcessLookupError:
-        return False
-    return True
+    lines = []
+    for name, value in options.items():
+        leading = "\\" if value.startswith(" ") else ""  # otherwise a space before the value is skipped
+        lines.append(f"{name.translate(_NAME_ESCAPES)}={leading}{value.translate(_VALUE_ESCAPES)}\n")
+    return "".join(lines)
 
 
 def free_port() -> int:

@@ -79,8 +79,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 def is_missing_file(error: Exception) -> bool:
     """True if a file or version of a pinned frame is gone, so that a new snapshot is needed."""
-    text = str(error)
-    return any(mark in text for mark in _MISSING)
+    return any(mark in str(error) for mark in _MISSING)
 
 
 def damage(error: Exception) -> Corruption | None:
@@ -185,13 +184,10 @@ def error_line(error: Exception) -> str:
 
 def _bounded(lines: list[str]) -> str:
     """Join the lines, each once and as a sentence, up to `MAX_LINE_CHARS` characters."""
-    sentences = dict.fromkeys(filter(None, map(_plain, lines)))
-    text = " ".join(sentences)
-    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]}..."
-
-
-def _plain(line: str) -> str:
-    """Remove what only a program can use: class names, error codes, SQL states."""
-    text = _CODE.sub("", _CLASS.sub("", line.removeprefix(_CAUSED_BY)), count=1)
-    text = _STATE.sub("", text).strip(" :")
-    return text if not text or text.endswith((".", "?", "!")) else f"{text}."
+    sentences: dict[str, None] = {}
+    for line in lines:  # without what only a program can use: class names, error codes, SQL states
+        text = _CODE.sub("", _CLASS.sub("", line.removeprefix(_CAUSED_BY)), count=1)
+        if text := _STATE.sub("", text).strip(" :"):
+            sentences[text if text.endswith((".", "?", "!")) else f"{text}."] = None
+    whole = " ".join(sentences)
+    return whole if len(whole) <= MAX_LINE_CHARS else f"{whole[:MAX_LINE_CHARS]}..."

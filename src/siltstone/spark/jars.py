@@ -80,12 +80,11 @@ def delta_jars(settings: Settings) -> tuple[Path, ...]:
     """
     if settings.spark_jars:
         return _from_folder(Path(settings.spark_jars))
-    home = spark_home()
-    if any((home / "jars").glob("delta-spark_*.jar")):
+    if any((spark_home() / "jars").glob("delta-spark_*.jar")):
         return ()
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{spark_version()}"
     if not folder.is_dir():
-        _fetch(settings, coordinate(spark_version()), home=home, folder=folder, check=_from_folder)
+        _fetch(settings, coordinate(spark_version()), folder, check=_from_folder)
     return _from_folder(folder)
 
 
@@ -101,7 +100,7 @@ def fetch_driver(settings: Settings) -> tuple[Path, ...]:
         Unavailable: they could not be downloaded.
     """
     if not settings.spark_jars and not _driver_folder().is_dir():
-        _fetch(settings, POSTGRES, home=spark_home(), folder=_driver_folder())
+        _fetch(settings, POSTGRES, _driver_folder())
     return driver_jars(settings)
 
 
@@ -120,14 +119,7 @@ def _from_folder(folder: Path) -> tuple[Path, ...]:
     return jars
 
 
-def _fetch(
-    settings: Settings,
-    package: str,
-    *,
-    home: Path,
-    folder: Path,
-    check: Callable[[Path], object] = lambda _: None,
-) -> None:
+def _fetch(settings: Settings, package: str, folder: Path, *, check: Callable[[Path], object] = lambda _: None) -> None:
     """Download into a temporary folder, select the jars that Spark does not ship, and rename their folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -135,16 +127,17 @@ def _fetch(
     except OSError as error:
         raise Unavailable(f"The cache {folder.parent} cannot be written: {error}. Set XDG_CACHE_HOME.") from error
     try:
-        _resolve(settings, package, home=home, work=work)
-        (work / "kept").mkdir()
-        shipped = {_artifact(jar.name) for jar in (home / "jars").glob("*.jar")}
+        _resolve(settings, package, work)
+        selected = work / "selected"
+        selected.mkdir()
+        shipped = {_artifact(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
         for jar in (work / "jars").glob("*.jar"):
             name = jar.name.split("_", 1)[1]  # the resolver writes group_artifact-version.jar
             if _artifact(name) not in shipped:
-                jar.rename(work / "kept" / name)
-        check(work / "kept")
+                jar.rename(selected / name)
+        check(selected)
         with suppress(OSError):  # another process was first
-            (work / "kept").rename(folder)
+            selected.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -154,11 +147,11 @@ def _artifact(jar: str) -> str:
     return re.sub(r"-\d[^/]*\.jar$", "", jar)
 
 
-def _resolve(settings: Settings, package: str, *, home: Path, work: Path) -> None:
+def _resolve(settings: Settings, package: str, work: Path) -> None:
     """Run Spark's resolver once: spark-submit with packages, and a main class that exits at once."""
     options = [f"{name}={settings.spark[name]}" for name in RESOLVER_SETTINGS if name in settings.spark]
     command = [
-        str(home / "bin" / "spark-submit"),
+        str(spark_home() / "bin" / "spark-submit"),
         *("--packages", package, "--exclude-packages", ",".join(SHIPPED_BY_SPARK)),
         *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]"),
         *(word for setting in options for word in ("--conf", setting)),

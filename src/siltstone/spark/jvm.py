@@ -78,7 +78,10 @@ def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Pa
     chosen = _java_at(Path(named)) if named else None
     if chosen is not None and chosen.major >= OLDEST_JAVA:
         return chosen
-    homes = _homes(environment, folders)
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    homes = [Path(on_path).resolve().parent.parent] if on_path else []
+    for installed in [home for folder in folders if folder.is_dir() for home in sorted(folder.iterdir())]:
+        homes += [installed, installed / "Contents" / "Home"]
     suitable = [java for home in homes if (java := _java_at(home)) and java.major >= OLDEST_JAVA]
     if not suitable:
         raise Unavailable(
@@ -87,17 +90,6 @@ def find_java(environment: Mapping[str, str] | None = None, folders: Iterable[Pa
         )
     rank = {major: number for number, major in enumerate(PREFERRED_JAVA)}
     return min(suitable, key=lambda java: (rank.get(java.major, len(rank)), java.major))
-
-
-def _homes(environment: Mapping[str, str], folders: Iterable[Path]) -> Iterator[Path]:
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    if on_path:
-        yield Path(on_path).resolve().parent.parent
-    for folder in folders:
-        if folder.is_dir():
-            for home in sorted(folder.iterdir()):
-                yield home
-                yield home / "Contents" / "Home"
 
 
 def _java_at(home: Path) -> Java | None:
@@ -146,7 +138,12 @@ def archive_options(folder: Path, key: str) -> list[str]:
     archive = folder / f"{key}.jsa"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _promote(folder, key, archive)
+        for part in sorted(folder.glob(f"{key}.*.part")):
+            with suppress(FileNotFoundError):
+                if archive.exists():
+                    part.unlink()
+                elif _is_complete(part):
+                    part.rename(archive)
         _tidy(folder, now_seconds=clock.now().timestamp())
         if archive.is_file():
             os.utime(archive)
@@ -156,17 +153,7 @@ def archive_options(folder: Path, key: str) -> list[str]:
     return [f"-XX:ArchiveClassesAtExit={folder / f'{key}.{clock.new_id()}.part'}"]
 
 
-def _promote(folder: Path, key: str, archive: Path) -> None:
-    """Rename the first complete recording to its final name, and delete the other recordings."""
-    for part in sorted(folder.glob(f"{key}.*.part")):
-        with suppress(FileNotFoundError):
-            if archive.exists():
-                part.unlink()
-            elif _complete(part):
-                part.rename(archive)
-
-
-def _complete(part: Path) -> bool:
+def _is_complete(part: Path) -> bool:
     with part.open("rb") as file:
         return file.read(len(ARCHIVE_MAGIC)) == ARCHIVE_MAGIC
 
@@ -251,12 +238,10 @@ def ended_with(child: int) -> int | None:
 
     None while it runs, or if the system does not report it.
     """
-    if not hasattr(os, "waitid"):
-        return None
-    try:
-        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
+    status = None
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):
+            status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if status is None:
         return None
     return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status

@@ -2,42 +2,36 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from siltstone.config import Settings
-from siltstone.spark.progress import Show, Watcher, watching
+from siltstone.spark.progress import Show, Watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from siltstone.spark.shared_server import ServerRole
 
 
 class LakeSessions:
     """Opens the sessions of one lake object when they are needed."""
 
     def __init__(self, settings: Settings, given: "SparkSession | None") -> None:
-        """Use the session that the caller has given, if any, for everything."""
+        """Use the caller's session, if there is one, for everything."""
         self._settings = settings
         self._given = given
         self._watcher: Watcher | None = None
 
     @property
     def is_given(self) -> bool:
-        """True if the caller has given a session."""
+        """True if the session is the caller's."""
         return self._given is not None
 
     def for_jobs(self) -> "SparkSession":
         """Return the session for loads, folds and frames."""
-        from siltstone.spark.shared_server import ServerRole  # most commands start no Spark
-
-        return self._session(ServerRole.JOBS)
+        return self._session("jobs")
 
     def for_queries(self) -> "SparkSession":
         """Return the session for SQL, on a server of its own where servers are shared."""
-        from siltstone.spark.shared_server import ServerRole
-
-        return self._session(ServerRole.QUERIES)
+        return self._session("queries")
 
     def is_running(self) -> bool:
         """True if a query would start no JVM."""
@@ -51,23 +45,20 @@ class LakeSessions:
         if show is None:
             yield
             return
-        with watching(show) as watcher:
+        with Watcher(show) as watcher:
             self._watcher = watcher
             try:
                 yield
             finally:
                 self._watcher = None
 
-    def _session(self, server: "ServerRole") -> "SparkSession":
-        from siltstone.spark.session import session
+    def _session(self, role: Literal["jobs", "queries"]) -> "SparkSession":
+        from siltstone.spark.session import session  # late, because most commands start no Spark
+        from siltstone.spark.shared_server import ServerRole
 
         watcher = self._watcher
-        opened = session(
-            self._settings,
-            given=self._given,
-            server=server,
-            announce=lambda text: watcher.announce(text) if watcher is not None else None,
-        )
-        if self._watcher is not None:
-            self._watcher.attach(opened)
+        announce = None if watcher is None else watcher.show
+        opened = session(self._settings, given=self._given, server=ServerRole(role), announce=announce)
+        if watcher is not None:
+            watcher.attach(opened)
         return opened

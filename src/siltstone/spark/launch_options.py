@@ -34,10 +34,7 @@ SESSION_OPTIONS: Final = {
 }
 """Options of every session that we create, also of a remote one."""
 
-GUARDED_OPTIONS: Final = {
-    "spark.authenticate": "true",
-    "spark.io.encryption.enabled": "true",
-}
+GUARDED_OPTIONS: Final = {"spark.authenticate": "true", "spark.io.encryption.enabled": "true"}
 """Options that protect Spark's ports and blocks from other users of this machine. A local Spark generates its secrets in memory:
 no command line, variable or file contains them. Shuffle files of a killed Spark cannot be read without them. Traffic is not
 encrypted, because it stays on the loopback interface. With `spark.network.crypto.enabled`, tasks of Connect sessions sometimes
@@ -101,14 +98,13 @@ def launch_options(settings: Settings, *, java: Java, role: str, scratch: Path) 
     JVM writes outside a lake is in the folder `scratch`.
     """
     jars = _jars(settings)
-    cache = cache_folder()
     java_options = [
         *_archive(java, role=role, jars=jars),
         *(["-XX:TieredStopAtLevel=1"] if settings.spark_short_run else []),
         # other processes rely on a server or worker, so it must be sound
         *(["-XX:+ExitOnOutOfMemoryError"] if role != "classic" else []),
         *("-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=error:stderr"),
-        *_log_options(cache, settings),
+        *_log_options(settings),
     ]
     return options(settings, jars=jars, java_options=java_options, machine_mb=machine_memory_mb(), scratch=scratch)
 
@@ -172,18 +168,18 @@ def local_cores(master: str) -> int:
     return (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
 
 
-def _log_options(cache: Path, settings: Settings) -> list[str]:
+def _log_options(settings: Settings) -> list[str]:
     """Quieten Spark's log, unless the user has set a level. Then Spark's own log settings apply."""
     if "spark.log.level" in settings.spark:
         return []
     text = LOG_SETTINGS + EXECUTOR_LOG_SETTINGS
     for number, name in enumerate(REPEATED_BY_THE_EXCEPTION):
         text += f"logger.repeated{number}.name = {name}\nlogger.repeated{number}.level = off\n"
-    path = cache / "log4j2.properties"
+    path = cache_folder() / "log4j2.properties"
     try:
         if not path.is_file() or path.read_text() != text:
-            cache.mkdir(parents=True, exist_ok=True)
-            descriptor, fresh = tempfile.mkstemp(dir=cache, prefix=".log4j2-")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".log4j2-")
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
             Path(fresh).rename(path)

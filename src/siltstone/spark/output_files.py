@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,18 @@ HOUSE_SETTINGS: Final = {
 """Required settings: INT96 timestamps would be wrong, and a silently skipped file would lose rows."""
 
 
+@dataclass(slots=True)
+class _Override:
+    """Old values of a session's settings, and the number of threads that need ours."""
+
+    users: int = 0
+    before: dict[str, str | None] = field(default_factory=dict)
+
+
+_OVERRIDES: Final[dict[int, _Override]] = {}
+_OVERRIDES_MUTEX: Final = threading.Lock()
+
+
 def attempt_folder(owner: str, attempt: int) -> str:
     """Return the folder of one attempt, below a table."""
     return f"{DATA}/{owner}/{attempt}"
@@ -51,46 +64,23 @@ def house_settings(spark: "SparkSession") -> Iterator[None]:
 
     Several threads may write through one session. The first one sets them, the last one restores the old values.
     """
-    with _HELD_MUTEX:
-        held = _HELD.setdefault(id(spark), _Held(spark))
-        if not held.users:
-            held.apply()
-        held.users += 1
+    with _OVERRIDES_MUTEX:
+        override = _OVERRIDES.setdefault(id(spark), _Override())
+        if not override.users:
+            current = {name: spark.conf.get(name, None) for name in HOUSE_SETTINGS}
+            override.before = {name: value for name, value in current.items() if value != HOUSE_SETTINGS[name]}
+            for name in override.before:
+                spark.conf.set(name, HOUSE_SETTINGS[name])
+        override.users += 1
     try:
         yield
     finally:
-        with _HELD_MUTEX:
-            held.users -= 1
-            if not held.users:
-                del _HELD[id(spark)]
-                held.reset()
-
-
-class _Held:
-    """A session in which our settings are applied."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        self.users = 0
-        self._spark = spark
-        self._before: dict[str, str | None] = {}
-
-    def apply(self) -> None:
-        conf = self._spark.conf
-        current = {name: conf.get(name, None) for name in HOUSE_SETTINGS}
-        self._before = {name: value for name, value in current.items() if value != HOUSE_SETTINGS[name]}
-        for name in self._before:
-            conf.set(name, HOUSE_SETTINGS[name])
-
-    def reset(self) -> None:
-        for name, old in self._before.items():
-            if old is None:
-                self._spark.conf.unset(name)
-            else:
-                self._spark.conf.set(name, old)
-
-
-_HELD: Final[dict[int, _Held]] = {}
-_HELD_MUTEX: Final = threading.Lock()
+        with _OVERRIDES_MUTEX:
+            override.users -= 1
+            if not override.users:
+                del _OVERRIDES[id(spark)]
+                for name, value in override.before.items():
+                    spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def collect_files(

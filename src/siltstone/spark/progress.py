@@ -3,10 +3,10 @@
 A number of tasks is what Spark knows at that moment. Each stage that starts adds more.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +25,11 @@ Show = Callable[["Progress | str"], None]
 """Callback for progress, or for a line about a step without progress."""
 
 
-class Watcher:
-    """Reports Spark's progress to one function, for every attached session."""
+class Watcher(AbstractContextManager["Watcher"]):
+    """Reports Spark's progress to one function, for every attached session, until the end of its block."""
 
     def __init__(self, show: Show) -> None:
-        self._show = show
+        self.show: Final = show
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: "SparkSession") -> None:
@@ -38,12 +38,7 @@ class Watcher:
             session.registerProgressHandler(self)  # type: ignore[arg-type]  # any callable with these arguments
             self._sessions.append(session)
 
-    def announce(self, text: str) -> None:
-        """Report a step that has no progress."""
-        self._show(text)
-
-    def detach(self) -> None:
-        """Stop reporting."""
+    def __exit__(self, *_failure: object) -> None:
         for session in self._sessions:
             session.removeProgressHandler(self)  # type: ignore[arg-type]
         self._sessions.clear()
@@ -52,23 +47,13 @@ class Watcher:
         """Receive progress from Spark."""
         running = [] if done else list(stages or ())
         if running:
-            self._show(
+            self.show(
                 Progress(
                     tasks=sum(stage.num_tasks for stage in running),
                     tasks_done=sum(stage.num_completed_tasks for stage in running),
                     bytes_read=sum(stage.num_bytes_read for stage in running),
                 )
             )
-
-
-@contextmanager
-def watching(show: Show) -> Iterator[Watcher]:
-    """Yield a watcher, and detach it at the end of the block."""
-    watcher = Watcher(show)
-    try:
-        yield watcher
-    finally:
-        watcher.detach()
 
 
 def is_connect(session: "SparkSession") -> bool:

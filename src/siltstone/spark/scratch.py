@@ -15,9 +15,9 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
@@ -30,7 +30,7 @@ REMEDY: Final = "Set scratch_dir to a folder in which you may make folders."
 _OWNER: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
-class Scratch:
+class Scratch(AbstractContextManager["Scratch"]):
     """A folder for one process. `close` deletes it; after a crash the next sweep does."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
@@ -55,9 +55,6 @@ class Scratch:
         if self._process == os.getpid():
             shutil.rmtree(self.folder, ignore_errors=True)
         self._liveness_lock.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_failure: object) -> None:
         self.close()

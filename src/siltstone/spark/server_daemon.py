@@ -55,7 +55,6 @@ PYTHON_SECONDS: Final = 10.0
 """Interval, in seconds, at which a daemon without clients looks for Python processes. It lists all processes of the machine."""
 LOCK_TRIES: Final = 100
 """Attempts to acquire the daemon's lock. A process that checks whether a daemon lives holds the lock for a moment."""
-SECONDS_PER_MINUTE: Final = 60.0
 SUSPECT_SECONDS: Final = 10.0
 """Seconds after which the server of an interrupted operation that still runs is ended."""
 STUCK_STOP_SECONDS: Final = 3.0
@@ -65,7 +64,7 @@ THREAD_NAME: Final = "SparkConnectExecuteThread_opId={}"
 
 
 class ServerDaemon:
-    """Serves one place for its lifetime."""
+    """Starts, watches and ends the server of one folder."""
 
     def __init__(
         self,
@@ -133,18 +132,19 @@ class ServerDaemon:
         were_clients = False
         while server.alive():
             now = self._clock.monotonic_seconds()
-            if self._try_lock_clients():
+            try:
+                fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # a client holds the lock
+                idle_since, were_clients = now, True
+            else:
                 if were_clients or now - python_ended >= PYTHON_SECONDS:
                     server.end_python()
                     python_ended = now
                 were_clients = False
-                due = now - idle_since >= running.idle_minutes * SECONDS_PER_MINUTE
-                if due or self._orphaned():
+                if now - idle_since >= running.idle_minutes * 60 or self._orphaned():
                     self._forget()
                     return False
                 fcntl.flock(self._clients, fcntl.LOCK_UN)
-            else:
-                idle_since, were_clients = now, True
             if not self._orphaned() and read_state(self._folder) != running:
                 write_state(self._folder, running)
             if self._role is ServerRole.QUERIES and self._is_stuck(server, running):
@@ -172,13 +172,6 @@ class ServerDaemon:
             )
             sys.stderr.flush()
         return stuck
-
-    def _try_lock_clients(self) -> bool:
-        """Lock the clients' lock exclusively if no client holds it."""
-        with suppress(BlockingIOError):
-            fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
 
     def _orphaned(self) -> bool:
         """True if the folder was deleted. The next client finds another daemon there, or none."""

@@ -27,7 +27,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -67,16 +67,16 @@ ENDING_SECONDS: Final = 10.0
 """Longest wait for the end of a JVM that no longer listens, in seconds."""
 
 _starting: Final = threading.Lock()
-_own_jvm: list[int] = []
+_jvm_pids: list[int] = []
 """Process id of the JVM that this process started for a classic session."""
 _scratch: list[Scratch] = []
 """The scratch folder of that JVM, which is removed when the process ends."""
-_joined: "list[_Joined]" = []
+_shared_sessions: "list[_SharedSession]" = []
 """The sessions of this process on shared servers: at most one per role."""
-_members: "WeakKeyDictionary[SparkSession, SharedServerHandle]" = WeakKeyDictionary()
+_server_handles: "WeakKeyDictionary[SparkSession, SharedServerHandle]" = WeakKeyDictionary()
 """The handle of the shared server of each session, also after the server has ended."""
-_beside: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
-"""Separate query sessions for sessions with other settings, by the optimizer rules that they exclude."""
+_query_sessions: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
+"""For sessions with other settings: separate sessions for queries, by the optimizer rules that they exclude."""
 EXCLUDED_RULES: Final = "spark.sql.optimizer.excludedRules"
 SUBQUERY_RULES: Final = (
     "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion",
@@ -92,12 +92,12 @@ MEANING: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
+class _SharedSession:
     """A session on a shared server, and the handle of that server."""
 
     session: "SparkSession"
-    member: SharedServerHandle
-    server: ServerRole
+    handle: SharedServerHandle
+    role: ServerRole
 
 
 def session(
@@ -121,23 +121,23 @@ def session(
         return given
     with _starting:
         # the session of a server that has ended is not used again
-        for lost in [joined for joined in _joined if not joined.member.alive()]:
+        for lost in [shared for shared in _shared_sessions if not shared.handle.alive()]:
             _release(lost.session)
-            lost.member.leave()
-            _joined.remove(lost)
+            lost.handle.leave()
+            _shared_sessions.remove(lost)
         _require_jvm()
-        running = _running()
-        if running is not None and not (shares(settings) and any(joined.session is running for joined in _joined)):
+        running = _active_session()
+        is_shared = any(shared.session is running for shared in _shared_sessions)
+        if running is not None and not (is_shared and shares(settings)):
             return running
         if settings.spark_remote:
-            started = _join(settings)
+            started = _join_remote(settings)
         elif shares(settings):
-            existing = next((joined.session for joined in _joined if joined.server is server), None)
+            existing = next((shared.session for shared in _shared_sessions if shared.role is server), None)
             started = existing or _join_shared(settings, server, announce)
         else:
             _announce(announce, f"Starting Spark, about {START_SECONDS} s")
             started = _start(settings, role)
-        # PySpark prints every query error as JSON. The caller gets it as an exception.
         from pyspark.logger import PySparkLogger
 
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
@@ -159,21 +159,21 @@ def answering(spark: "SparkSession", *, subqueries: bool = False) -> "SparkSessi
     if rules == excluded and all(spark.conf.get(name) == SESSION_OPTIONS[name] for name in MEANING):
         return spark
     with _starting:
-        besides = _beside.setdefault(spark, {})
-        if rules not in besides:
-            separate = _cloned(spark) if is_connect(spark) else spark.newSession()
+        by_rules = _query_sessions.setdefault(spark, {})
+        if rules not in by_rules:
+            separate = _clone(spark) if is_connect(spark) else spark.newSession()
             for name, value in {**SESSION_OPTIONS, EXCLUDED_RULES: rules}.items():
                 separate.conf.set(name, value)
-            besides[rules] = separate
-            if spark in _members:
-                _members[separate] = _members[spark]
-        return besides[rules]
+            by_rules[rules] = separate
+            if spark in _server_handles:
+                _server_handles[separate] = _server_handles[spark]
+        return by_rules[rules]
 
 
-def _cloned(spark: "SparkSession") -> "SparkSession":
+def _clone(spark: "SparkSession") -> "SparkSession":
     """Return a separate Connect session, on its own channel with the same limits."""
     client = spark.client
-    with _past_proxies() if spark in _members else nullcontext():
+    with _without_proxy() if spark in _server_handles else nullcontext():
         separate: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
     separate.release_session_on_close = True  # type: ignore[attr-defined]  # PySpark's clone lacks it and could not be stopped
     separate.client.set_retry_policies(list(client.get_retry_policies()))
@@ -188,7 +188,7 @@ def shares(settings: Settings) -> bool:
 
 def ended_out_of_memory() -> bool:
     """True if this process's Spark, which no longer answers, ended because it ran out of memory."""
-    if any(says_out_of_memory(line) for joined in _joined for line in joined.member.log_tail()):
+    if any(says_out_of_memory(line) for shared in _shared_sessions for line in shared.handle.log_tail()):
         return True
     return jvm_ended_with(seconds=ENDING_SECONDS) in OUT_OF_MEMORY_CODES
 
@@ -196,14 +196,14 @@ def ended_out_of_memory() -> bool:
 def jvm_ended_with(*, seconds: float = 0.0) -> int | None:
     """Return the exit code of this process's JVM, as `ended_with`. Wait up to `seconds` for a running JVM to end."""
     deadline = time.monotonic() + seconds
-    while _own_jvm and ended_with(_own_jvm[-1]) is None and is_alive(_own_jvm[-1]) and time.monotonic() < deadline:
+    while _jvm_pids and ended_with(_jvm_pids[-1]) is None and is_alive(_jvm_pids[-1]) and time.monotonic() < deadline:
         time.sleep(ENDING_SECONDS / 100)
-    return ended_with(_own_jvm[-1]) if _own_jvm else None
+    return ended_with(_jvm_pids[-1]) if _jvm_pids else None
 
 
 def _require_jvm() -> None:
     """Raise if the JVM of a classic session is gone, because PySpark cannot start a second one in a process."""
-    if any(ended_with(child) is not None or not is_alive(child) for child in _own_jvm):
+    if any(ended_with(child) is not None or not is_alive(child) for child in _jvm_pids):
         reason = Reason.MEMORY if ended_out_of_memory() else Reason.SPARK_LOST
         why = " because it ran out of memory (see the setting spark_memory_mb)" if reason is Reason.MEMORY else ""
         raise Unavailable(
@@ -215,12 +215,12 @@ def _require_jvm() -> None:
 
 def is_running() -> bool:
     """True if this process has a session; on shared servers, one for queries. Does not import PySpark."""
-    if _joined:
-        return any(joined.server is ServerRole.QUERIES for joined in _joined)
-    return bool(_own_jvm) or ("pyspark" in sys.modules and _running() is not None)
+    if _shared_sessions:
+        return any(shared.role is ServerRole.QUERIES for shared in _shared_sessions)
+    return bool(_jvm_pids) or ("pyspark" in sys.modules and _active_session() is not None)
 
 
-def _running() -> "SparkSession | None":
+def _active_session() -> "SparkSession | None":
     """Return this process's session, also from a thread that has not used it yet."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -237,20 +237,20 @@ def interrupt() -> None:
         return
     from pyspark.errors import PySparkException
 
-    running = _running()
-    jobs = [joined.session for joined in _joined if joined.server is ServerRole.JOBS]
-    for active in jobs or ([] if running is None or _joined else [running]):
+    running = _active_session()
+    jobs = [shared.session for shared in _shared_sessions if shared.role is ServerRole.JOBS]
+    for active in jobs or ([] if running is None or _shared_sessions else [running]):
         with suppress(PySparkException):  # a lost server does not run our jobs
             active.interruptAll()
 
 
-def _join(settings: Settings) -> "SparkSession":
+def _join_remote(settings: Settings) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     _require_listener(settings.spark_remote)
     options = {name: value for name, value in settings.spark.items() if name.startswith("spark.sql.")}
-    joined = _connected(settings.spark_remote, retries=REMOTE_RETRIES)
+    joined = _connect(settings.spark_remote, retries=REMOTE_RETRIES)
     try:  # the new session is the active one now; this sets the options that may be set
         SparkSession.builder.remote(settings.spark_remote).config(map={**SESSION_OPTIONS, **options}).getOrCreate()
     except PySparkException as error:
@@ -269,18 +269,16 @@ def _announce(announce: Callable[[str], object] | None, text: str) -> None:
         announce(text)
 
 
-def _join_shared(
-    settings: Settings, server: ServerRole, announce: Callable[[str], object] | None = None
-) -> "SparkSession":
+def _join_shared(settings: Settings, role: ServerRole, announce: Callable[[str], object] | None) -> "SparkSession":
     """Join a shared server. It already has the options of the settings, because they are part of its folder's name."""
-    shared = SharedSpark(settings, role=server)
-    if shared.running() is None:
-        _announce(announce, f"Starting Spark for {server}, about {START_SECONDS} s; later commands join it")
-    member = shared.join()
-    with _past_proxies():
-        joined = _connected(member.running.connection, retries=LOCAL_RETRIES)
-    _joined.append(_Joined(session=joined, member=member, server=server))
-    _members[joined] = member
+    server = SharedSpark(settings, role=role)
+    if server.running() is None:
+        _announce(announce, f"Starting Spark for {role}, about {START_SECONDS} s; later commands join it")
+    handle = server.join()
+    with _without_proxy():
+        joined = _connect(handle.running.connection, retries=LOCAL_RETRIES)
+    _shared_sessions.append(_SharedSession(session=joined, handle=handle, role=role))
+    _server_handles[joined] = handle
     return joined
 
 
@@ -290,8 +288,8 @@ def suspect(spark: "SparkSession", operations: Sequence[str]) -> Callable[[], No
     Call that function once the operations have ended. A report that is not withdrawn does not end a working server, because
     the daemon checks by itself.
     """
-    member = _members.get(spark)
-    report = member.suspect(operations) if member is not None else None
+    handle = _server_handles.get(spark)
+    report = handle.suspect(operations) if handle is not None else None
 
     def withdraw() -> None:
         if report is not None:
@@ -303,11 +301,11 @@ def suspect(spark: "SparkSession", operations: Sequence[str]) -> Callable[[], No
 
 def was_ended(spark: "SparkSession") -> bool:
     """True if the session's server was ended because a query on it could not be stopped."""
-    member = _members.get(spark)
-    return member is not None and member.was_ended()
+    handle = _server_handles.get(spark)
+    return handle is not None and handle.was_ended()
 
 
-def _connected(address: str, *, retries: int) -> "SparkSession":
+def _connect(address: str, *, retries: int) -> "SparkSession":
     """Return a session with bounded retries, which is released when the process ends. Sends nothing to the server yet."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -319,18 +317,23 @@ def _connected(address: str, *, retries: int) -> "SparkSession":
 
 
 @contextmanager
-def _past_proxies() -> Iterator[None]:
-    """Open channels to this machine without the network's proxy, because gRPC would use it for ``localhost``, too."""
-    before = os.environ.get(NO_PROXY)
-    configured = before if before is not None else os.environ.get("no_proxy", "")
-    os.environ[NO_PROXY] = ",".join(filter(None, [configured, "localhost"]))
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment inside the block, or remove it (None)."""
+    before = os.environ.pop(name, None)
     try:
+        if value is not None:
+            os.environ[name] = value
         yield
     finally:
-        if before is None:
-            del os.environ[NO_PROXY]
-        else:
-            os.environ[NO_PROXY] = before
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _without_proxy() -> AbstractContextManager[None]:
+    """Open channels to this machine without the network's proxy, because gRPC would use it for ``localhost``, too."""
+    configured = os.environ.get(NO_PROXY, os.environ.get("no_proxy", ""))
+    return _environment(NO_PROXY, ",".join(filter(None, [configured, "localhost"])))
 
 
 def _release(session: "SparkSession") -> None:
@@ -368,7 +371,7 @@ def _start(settings: Settings, role: str) -> "SparkSession":
     for name, value in launch_options(settings, java=java, role=role, scratch=_scratch[0].folder).items():
         builder = builder.config(name, value)
     earlier, handler = children(), signal.getsignal(signal.SIGINT)
-    with filtered_stderr() as stderr_tail, _without_local_dirs():
+    with filtered_stderr() as stderr_tail, _environment(LOCAL_DIRS, None):  # it would override the scratch folder
         try:
             started = builder.getOrCreate()
         except KeyboardInterrupt:
@@ -378,7 +381,7 @@ def _start(settings: Settings, role: str) -> "SparkSession":
             failure = error
         else:
             fresh = children() - earlier
-            _own_jvm[:] = fresh if len(fresh) == 1 else []
+            _jvm_pids[:] = fresh if len(fresh) == 1 else []
             return started
         finally:
             # Restore the handler of a program that installed its own. All others use PySpark's, which cancels jobs.
@@ -390,14 +393,3 @@ def _start(settings: Settings, role: str) -> "SparkSession":
         "Check the settings spark_master, spark_memory_mb and spark.",
         reason=Reason.SPARK_LOST,
     ) from failure
-
-
-@contextmanager
-def _without_local_dirs() -> Iterator[None]:
-    """Start a JVM without ``SPARK_LOCAL_DIRS``, which would override the scratch folder."""
-    before = os.environ.pop(LOCAL_DIRS, None)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[LOCAL_DIRS] = before

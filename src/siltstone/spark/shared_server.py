@@ -8,12 +8,12 @@ Terms:
 * *client*: a process that uses the server.
 * *role*: the purpose of a server. SQL texts run on one for ``queries``, everything else (loads, folds, exports, frames) on one
   for ``jobs``. So a query that cannot be stopped delays no job, and its server can be ended without ending a job.
-* *place*: a server's folder in the user's cache, readable by its owner only. A role, or settings, that need another JVM have
-  another place.
+* *folder*: that of a server in the user's cache, readable by its owner only. A role, or settings, that need another JVM have
+  another folder.
 * *suspect*: an operation of Spark Connect that was interrupted and has not ended. The daemon ends a server whose suspects do
   not end.
 
-A place has six files, and one for each suspect. Locks are file locks (`flock`), which the death of their holder releases.
+A folder has six files, and one for each suspect. Locks are file locks (`flock`), which the death of their holder releases.
 
 | file | content | locked by |
 |---|---|---|
@@ -47,12 +47,12 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
@@ -72,7 +72,7 @@ from siltstone.spark.connect_server import (
 from siltstone.spark.jars import DELTA_VERSION, spark_version
 
 FORMAT: Final = 1
-"""Part of a place's name. A version that writes other files uses other places."""
+"""Part of a folder's name. A version that writes other files uses other folders."""
 STATE_FILE: Final = "server.json"
 CLIENTS_LOCK: Final = "clients.lock"
 DAEMON_LOCK: Final = "daemon.lock"
@@ -145,7 +145,7 @@ def server_folder(
     return cache_folder(environment) / "connect" / digest
 
 
-class SharedServerHandle:
+class SharedServerHandle(AbstractContextManager["SharedServerHandle"]):
     """A client's handle of the server. While it is open, the server does not end as unused."""
 
     def __init__(self, handle: int, running: RunningServer, folder: Path) -> None:
@@ -163,12 +163,14 @@ class SharedServerHandle:
 
     def was_ended(self) -> bool:
         """True if the daemon ended the server because a query on it could not be stopped."""
-        return ended_port(self._folder) == self.running.port
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            return bool(json.loads((self._folder / ENDED_FILE).read_text())["port"] == self.running.port)
+        return False
 
     def suspect(self, operations: Sequence[str]) -> Path | None:
         """Report operations that were interrupted and have not ended. The daemon checks them after a while."""
         with suppress(OSError):  # the folder is gone, and its server with it
-            return write_suspect(self._folder, Suspect(port=self.running.port, operations=tuple(operations)))
+            return write_suspect(self._folder, port=self.running.port, operations=operations)
         return None
 
     def leave(self) -> None:
@@ -177,15 +179,12 @@ class SharedServerHandle:
             close(self._handle)
             self._handle = None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_failure: object) -> None:
         self.leave()
 
 
 class SharedSpark:
-    """The shared server of one place, running or not."""
+    """The shared server of one folder, running or not."""
 
     def __init__(
         self,
@@ -216,7 +215,9 @@ class SharedSpark:
 
     def daemon_pid(self) -> int | None:
         """Return the daemon's process id, if it lives."""
-        return _daemon_pid(self.folder) if daemon_lives(self.folder) else None
+        with suppress(OSError, ValueError):
+            return int((self.folder / DAEMON_LOCK).read_text()) if daemon_lives(self.folder) else None
+        return None
 
     def uptime_seconds(self) -> int | None:
         """Return for how many seconds the server has served."""
@@ -235,14 +236,19 @@ class SharedSpark:
         Raises:
             Unavailable: the server did not start, or the cache cannot be used.
         """
-        with _cache_errors(self.folder):
+        try:
             prepare(self.folder)
             handle = lock(self.folder / CLIENTS_LOCK, fcntl.LOCK_SH)
             try:
-                running = self.running() or self._started(ui=ui)
+                running = self.running() or self._start(ui=ui)
             except BaseException:
                 close(handle)
                 raise
+        except OSError as error:
+            raise Unavailable(
+                f"The shared Spark server needs the cache folder {self.folder}: {error}. "
+                "Set XDG_CACHE_HOME, or the setting spark_shared to false."
+            ) from error
         return SharedServerHandle(handle, running, self.folder)
 
     def stop(self, *, force: bool = False) -> bool:
@@ -262,7 +268,7 @@ class SharedSpark:
         deadline = self._clock.monotonic_seconds() + END_SECONDS
         requested = False
         while daemon_lives(self.folder):
-            pid = _daemon_pid(self.folder)
+            pid = self.daemon_pid()
             if pid is not None and not requested:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -274,9 +280,10 @@ class SharedSpark:
             self._clock.sleep(POLL_SECONDS)
         return True
 
-    def _started(self, *, ui: bool) -> RunningServer:
+    def _start(self, *, ui: bool) -> RunningServer:
         """Return the server once it serves, whether another process is starting it or this one."""
-        with _locked(self.folder / START_LOCK):
+        start_lock = lock(self.folder / START_LOCK, fcntl.LOCK_EX)
+        try:
             deadline = self._clock.monotonic_seconds() + START_SECONDS
             while daemon_lives(self.folder):
                 running = self.running()
@@ -289,6 +296,8 @@ class SharedSpark:
                     )
                 self._clock.sleep(POLL_SECONDS)
             return self._launch(ui=ui)
+        finally:
+            close(start_lock)
 
     def _launch(self, *, ui: bool) -> RunningServer:
         """Start a daemon and wait for its reply. If the caller is killed, the daemon still starts for the next client."""
@@ -296,20 +305,11 @@ class SharedSpark:
         with suppress(FileNotFoundError):
             self.log.replace(self.folder / PREVIOUS_LOG)
         order = json.dumps({"settings": asdict(self._settings), "ui": ui, "role": self.role})
-        command = [
-            "/bin/sh",
-            "-c",
-            DETACH,
-            "sh",
-            sys.executable,
-            "-m",
-            "siltstone.spark.server_daemon",
-            str(self.folder),
-        ]
+        daemon = [sys.executable, "-m", "siltstone.spark.server_daemon", str(self.folder)]
         environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
         with os.fdopen(os.open(self.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
             started = subprocess.Popen(  # noqa: S603
-                command,
+                ["/bin/sh", "-c", DETACH, "sh", *daemon],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -317,7 +317,6 @@ class SharedSpark:
                 start_new_session=True,
                 text=True,
             )
-        reply, failure = "", ""
         try:
             reply = started.communicate(order, timeout=START_SECONDS)[0]
             failure = json.loads(reply)["failure"] if reply else " ".join(self.log_tail())
@@ -335,9 +334,6 @@ def all_server_folders() -> list[Path]:
     """Return the folders of all servers of this user, running or not."""
     root = cache_folder() / "connect"
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-
-
-# ---- a place's files ---------------------------------------------------------------------------------------------
 
 
 def prepare(folder: Path) -> None:
@@ -358,44 +354,33 @@ def read_state(folder: Path) -> RunningServer | None:
             status = os.fstat(descriptor)
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & OTHERS:
                 return None
-            return _parsed(json.load(file))
+            running = RunningServer(**json.load(file))
+        datetime.datetime.fromisoformat(running.started_at)
+        numbers = (running.port, running.ui_port, running.idle_minutes)
+        is_typed = all(isinstance(number, int | float) for number in numbers) and isinstance(running.token, str)
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _parsed(data: Any) -> RunningServer | None:  # noqa: ANN401
-    running = RunningServer(**data)
-    numbers = (running.port, running.ui_port, running.idle_minutes)
-    texts = (running.token, running.started_at)
-    good = all(isinstance(n, int | float) for n in numbers) and all(isinstance(text, str) for text in texts)
-    datetime.datetime.fromisoformat(running.started_at)
-    return running if good else None
+    return running if is_typed else None
 
 
 def write_state(folder: Path, running: RunningServer) -> None:
-    """Publish the server to clients. They see the complete file or none."""
-    fresh = folder / f".{STATE_FILE}.{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
-        json.dump(asdict(running), file)
-    fresh.replace(folder / STATE_FILE)
+    """Publish the server to clients."""
+    _publish(folder / STATE_FILE, asdict(running), draft=folder / f".{STATE_FILE}.{os.getpid()}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """Operations of one server, named by its port, that were interrupted and have not ended."""
-
-    port: int
-    operations: tuple[str, ...]
-
-
-def write_suspect(folder: Path, suspect: Suspect) -> Path:
-    """Write a report for the daemon and return its file. The daemon sees the complete file or none."""
+def write_suspect(folder: Path, *, port: int, operations: Sequence[str]) -> Path:
+    """Report operations of the server at a port to its daemon: they were interrupted and have not ended."""
     name = secrets.token_hex(8)
-    fresh = folder / f".suspect.{name}"
-    with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
-        json.dump(asdict(suspect), file)
-    return fresh.replace(folder / SUSPECTS.replace("*", name))
+    report = {"port": port, "operations": list(operations)}
+    return _publish(folder / SUSPECTS.replace("*", name), report, draft=folder / f".suspect.{name}")
+
+
+def _publish(path: Path, content: Mapping[str, Any], *, draft: Path) -> Path:
+    """Write a file that its readers see complete or not at all."""
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(content, file)
+    return draft.replace(path)
 
 
 def write_ended(folder: Path, running: RunningServer) -> None:
@@ -403,13 +388,6 @@ def write_ended(folder: Path, running: RunningServer) -> None:
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:
         json.dump({"port": running.port}, file)
-
-
-def ended_port(folder: Path) -> int | None:
-    """Return the port of the last server that was ended because a query on it could not be stopped."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return int(json.loads((folder / ENDED_FILE).read_text())["port"])
-    return None
 
 
 def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]:
@@ -426,18 +404,9 @@ def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]
     return operations
 
 
-def _daemon_pid(folder: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        return int((folder / DAEMON_LOCK).read_text())
-    return None
-
-
 def daemon_lives(folder: Path) -> bool:
     """Return whether a daemon holds its lock. Unlike a process id, this cannot be outdated."""
     return is_locked(folder / DAEMON_LOCK, fcntl.LOCK_EX)
-
-
-# ---- locks -------------------------------------------------------------------------------------------------------
 
 
 def lock(path: Path, how: int) -> int:
@@ -449,23 +418,3 @@ def lock(path: Path, how: int) -> int:
         os.close(handle)
         raise
     return own(handle)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    handle = lock(path, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        close(handle)
-
-
-@contextmanager
-def _cache_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(
-            f"The shared Spark server needs the cache folder {folder}: {error}. "
-            "Set XDG_CACHE_HOME, or the setting spark_shared to false."
-        ) from error

@@ -2,15 +2,12 @@
 
 A line is a row. Python's `csv` splits lines into fields, strictly: an unclosed quote, or text after a closing quote, is refused.
 So is a quote inside an unquoted field. Fields are read by the rules of `values`. Arrow casts whole columns if all fields have a
-form that it reads exactly as `values` does. The other columns are read field by field.
-
-`dataset.load.file_formats` sends this module to the workers by value, so it imports only pyarrow, the standard library,
-`json_rows`, `text_columns` and `values`.
+form that it reads exactly as `values` does. The other columns are read field by field. `dataset.load.file_formats` uses it.
 """
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -18,9 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from siltstone.spark_tasks.json_rows import FILE, MAX_TEXT_CHARS, TEXT, judged_batch
+from siltstone.spark_tasks.json_rows import FILE, MAX_TEXT_CHARS, TEXT, TextJob, marked_batch, read_column
 from siltstone.spark_tasks.text_columns import quick_column
-from siltstone.spark_tasks.values import MISFITS, shown, text_reader
+from siltstone.spark_tasks.values import MISFITS, text_reader
 
 START: Final = "_start"
 """Column with the byte offset in the file at which the task's part begins."""
@@ -64,11 +61,11 @@ class CsvForm:
             strict=True,
         )
 
-    def has_stray_quote(self, line: str) -> bool:
-        """True if a line that `fields` splits has a quote in an unquoted field. `csv` reads it as text."""
-        return (
-            bool(self.quote) and self.quote in line and _well_quoted(self.delimiter, self.quote).fullmatch(line) is None
-        )
+    def well_quoted(self) -> re.Pattern[str]:
+        """Return the pattern of lines whose quotes all surround fields, or are doubled inside them."""
+        d, q = re.escape(self.delimiter), re.escape(self.quote)
+        field = f"(?:{q}(?:[^{q}]++|{q}{q})*+{q}|[^{q}{d}]*+)" if q else ".*"
+        return re.compile(f"{field}(?:{d}{field})*+[\r\n]*", re.DOTALL)
 
     def is_open(self, line: str) -> bool:
         """True if a line that `fields` refuses may continue in the next line."""
@@ -81,27 +78,15 @@ class CsvForm:
         return True
 
 
-@lru_cache
-def _well_quoted(delimiter: str, quote: str) -> re.Pattern[str]:
-    """Return the pattern of lines whose quotes all surround fields, or are doubled inside them."""
-    d, q = re.escape(delimiter), re.escape(quote)
-    field = f"(?:{q}(?:[^{q}]++|{q}{q})*+{q}|[^{q}{d}]*+)"
-    return re.compile(f"{field}(?:{d}{field})*+[\r\n]*", re.DOTALL)
-
-
 PLAIN: Final = CsvForm()
 """Commas, double quotes, UTF-8, a header line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CsvJob:
-    """Common parameters of all tasks of one load: the files' columns in order, what they accept, and the CSV format."""
+class CsvJob(TextJob):
+    """A load of CSV in one format."""
 
-    schema: pa.Schema
-    rules: Mapping[str, str]
-    """Refusal text of a value, by column: ``is not a date. Accepted: ...``."""
     form: CsvForm
-    passed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -131,7 +116,7 @@ def in_tasks(job: CsvJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 def _read(batch: pa.RecordBatch, first: Sequence[bool], job: CsvJob) -> pa.RecordBatch:
     """Read a batch of lines; `first` marks the first line of each file."""
     if job.form.header and any(first):
-        batch, first = batch.filter(pa.array([not is_first for is_first in first])), [False] * len(first)
+        batch, first = batch.filter(pa.array([not is_first for is_first in first])), []
     lines = _divided(batch.column(TEXT).to_pylist(), first, job)
     blank = [fields == [] and reason is None for fields, reason in zip(lines.fields, lines.reasons, strict=True)]
     columns = [_column(lines, number, field, job) for number, field in enumerate(job.schema)]
@@ -139,8 +124,10 @@ def _read(batch: pa.RecordBatch, first: Sequence[bool], job: CsvJob) -> pa.Recor
         text[:MAX_TEXT_CHARS] if reason is not None else None
         for text, reason in zip(lines.texts, lines.reasons, strict=True)
     ]
-    judged = judged_batch(columns, batch, job.schema, job.passed, reasons=lines.reasons, texts=texts)
-    return judged.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else judged
+    marked = marked_batch(
+        columns, batch, job, reasons=pa.array(lines.reasons, pa.string()), texts=pa.array(texts, pa.string())
+    )
+    return marked.filter(pa.array([not is_blank for is_blank in blank])) if any(blank) else marked
 
 
 def _divided(lines: list[bytes | None], first: Sequence[bool], job: CsvJob) -> _Lines:
@@ -157,10 +144,11 @@ def _divided(lines: list[bytes | None], first: Sequence[bool], job: CsvJob) -> _
         divided.fields = []
     if len(divided.fields) != len(texts):  # an unclosed quote has consumed the next line
         divided.fields = [_fields(number, divided, job.form) for number in range(len(texts))]
-    expected = len(job.schema)
+    expected, quote, well_quoted = len(job.schema), job.form.quote, job.form.well_quoted()
     for number, fields in enumerate(divided.fields):
-        if divided.reasons[number] is None and job.form.has_stray_quote(texts[number]):
-            divided.reasons[number] = STRAY
+        quoted = bool(quote) and quote in texts[number]
+        if quoted and divided.reasons[number] is None and not well_quoted.fullmatch(texts[number]):
+            divided.reasons[number] = STRAY  # `csv` reads it as text
         if divided.reasons[number] is not None:
             divided.fields[number] = None
         elif fields and len(fields) != expected:
@@ -216,22 +204,4 @@ def _column(lines: _Lines, number: int, field: pa.Field, job: CsvJob) -> pa.Arra
     read = text_reader(field.type, **options)
     if pa.types.is_temporal(field.type):
         read = lru_cache(CACHED_TIMES)(read)
-    try:
-        return pa.array([None if text is None else read(text) for text in texts], field.type)
-    except MISFITS:
-        return pa.array([_checked(lines, row, text, field, read, job) for row, text in enumerate(texts)], field.type)
-
-
-def _checked(  # every argument appears in the reason
-    lines: _Lines, row: int, text: str | None, field: pa.Field, read: Callable[[str], Any], job: CsvJob
-) -> Any:  # noqa: ANN401
-    """Return the value, or set the line's reason and return None."""
-    if text is None or lines.reasons[row] is not None:
-        return None
-    try:
-        value = read(text)
-        pa.array([value], field.type)
-    except MISFITS:
-        lines.reasons[row] = f"column {field.name!r}: {shown(text)} {job.rules[field.name]}"
-        return None
-    return value
+    return read_column(texts, field, read, job.rules[field.name], reasons=lines.reasons)

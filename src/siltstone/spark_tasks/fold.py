@@ -1,13 +1,13 @@
 """Folds inside Spark's Python workers: find changed keys in base files, and rewrite those files.
 
-`compaction.operations.fold_arrow` sends this module and `io` to the workers by value. So they need pyarrow, but not this
-package: it imports only pyarrow, numpy and the standard library. Base files and changes are both sorted by key. A changed key is
-found by binary search. A file is read, merged and written piece by piece, and its order stays. At most one piece is in memory.
+Base files and changes are both sorted by key. A changed key is found by binary search. A file is read, merged and written piece
+by piece, and its order stays. At most two pieces are in memory. `compaction.operations.fold_arrow` uses this module.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -49,14 +49,11 @@ class Task:
     rows_per_file: int
 
 
-# ---- what a Spark task runs --------------------------------------------------------------------------------------
-
-
 def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int], bytes]:
     """Return the function that finds the given changed keys in each file, and returns their numbers as bytes."""
 
     def find(number: int) -> bytes:
-        return found_in(*files[number], verify=verify).astype("<i8").tobytes()
+        return matching_keys(*files[number], verify=verify).astype("<i8").tobytes()
 
     return find
 
@@ -71,10 +68,7 @@ def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
     return write
 
 
-# ---- finding -----------------------------------------------------------------------------------------------------
-
-
-def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
+def matching_keys(path: str, changes: bytes, *, verify: bool) -> Numbers:
     """Return the numbers of the changed keys (sorted, key columns only) that the file contains."""
     changed = unpacked(changes)
     key = changed.column_names
@@ -89,13 +83,13 @@ def found_in(path: str, changes: bytes, *, verify: bool) -> Numbers:
             if len(keys) > 1 and not pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
                 raise UnsortedFile(f"the keys of {path} are not in order")
             last = rows.slice(rows.num_rows - 1)
-            at, here = places(rows, changed.slice(done), key)
+            at, here = insert_positions(rows, changed.slice(done), key)
             matches.append(done + np.flatnonzero(here))
             done += _before_the_end(at, batch.num_rows)
     return np.concatenate(matches) if matches else np.empty(0, np.int64)
 
 
-def places(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
+def insert_positions(sorted_rows: pa.Table, changed: pa.Table, key: Sequence[str]) -> tuple[Numbers, Flags]:
     """Return for each changed key the row before which it belongs, and whether that row has the same key."""
     rows, keys = comparable(sorted_rows, changed, key)
     left = pc.search_sorted(rows, keys, side="left").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -108,16 +102,13 @@ def _before_the_end(at: Numbers, rows: int) -> int:
     return int(np.searchsorted(at, rows, side="left"))
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
-
-
 def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
     """Rewrite the task's files and return the names of the written files."""
     changed = unpacked(task.changes)
     output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
-    for piece, last in _with_last(_pieces(task, job)):
-        at, here = places(piece, changed, job.key)
-        count = changed.num_rows if last else _before_the_end(at, piece.num_rows)
+    for piece, following in pairwise(chain(_pieces(task, job), [None])):
+        at, here = insert_positions(piece, changed, job.key)
+        count = changed.num_rows if following is None else _before_the_end(at, piece.num_rows)
         output.add(_merged(piece, changed.slice(0, count), at[:count], here[:count], job))
         changed = changed.slice(count)
     output.close()
@@ -153,12 +144,3 @@ def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
     if whole.num_rows:
         whole = whole.sort_by([(name, "ascending") for name in job.key])
     yield whole
-
-
-def _with_last(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Yield each piece and whether it is the last one."""
-    before = next(pieces)
-    for piece in pieces:
-        yield before, False
-        before = piece
-    yield before, True

@@ -1,8 +1,4 @@
-"""Shared by all jobs inside Spark's Python workers: Arrow tables as bytes, searchable keys, output files of a given size.
-
-Driver modules send this module and `parquet_checksums` to the workers by value (see `spark.arrow_tasks`). So the workers need
-pyarrow, but not this package: it imports only pyarrow, numpy and the standard library.
-"""
+"""Shared by all jobs inside Spark's Python workers: Arrow tables as bytes, searchable keys, output files of a given size."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +175,6 @@ class Output:
             self._path = Path(self.target.folder) / f"{self.prefix}-{len(self.names)}.parquet"
             options = dict(self.target.options) | {"use_dictionary": with_dictionary(rows)}
             self._writer = pq.ParquetWriter(self._path, self.target.schema, **options)
-            self._written = 0
         self._writer.write_table(rows, row_group_size=self.target.row_group_rows)
         self._written += rows.num_rows
 

@@ -2,8 +2,7 @@
 
 Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what it
 accepts under the dataset's types has the same meaning. A batch that it refuses is read again line by line, which also finds the
-lines at fault. `dataset.load.file_formats` sends this module to the workers by value, so it imports only pyarrow, the standard
-library, `text_columns` and `values`.
+lines at fault. `dataset.load.file_formats` uses it.
 
 Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object per line).
 """
@@ -12,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,19 +31,26 @@ BLOCK_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonJob:
-    """Common parameters of all tasks of one load: the columns to read, what they accept, and what a text is."""
+class TextJob:
+    """Common parameters of all tasks of one load: the columns of its files in order, and what they accept."""
 
     schema: pa.Schema
     rules: Mapping[str, str]
     """Refusal text of a value, by column: ``is not a date. Accepted: ...``."""
-    whole: bool
     passed: tuple[str, ...] = ()
+    """Columns that Spark took from the names of folders. They are passed through."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonJob(TextJob):
+    """A load of JSON: a text is a line, or a whole file."""
+
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
-    """One row in progress: the object, or the reason of its refusal, and its source text."""
+    """One row: the object, or the reason of its refusal, and its source text."""
 
     fields: dict[str, Any] | None
     reason: str | None
@@ -62,14 +69,9 @@ def in_tasks(job: JsonJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
             if not job.whole and (quick := read_quickly(batch, job)) is not None:
                 yield quick
                 continue
-            rows: list[_Row] = []
-            for row in _rows(batch, job):
-                rows.append(row)
-                if len(rows) == ROWS_PER_BATCH:
-                    yield read_slowly(rows, job)
-                    rows = []
-            if rows:
-                yield read_slowly(rows, job)
+            rows = _rows(batch, job)
+            while some := list(islice(rows, ROWS_PER_BATCH)):
+                yield read_slowly(some, job)
 
     return read
 
@@ -80,27 +82,37 @@ def output(schema: pa.Schema, passed: Sequence[str]) -> pa.Schema:
     return pa.schema([*(f.with_nullable(True).remove_metadata() for f in schema), *marks])  # noqa: FBT003
 
 
-def judged_batch(
-    columns: Sequence[pa.Array],
-    batch: pa.RecordBatch,
-    schema: pa.Schema,
-    passed: Sequence[str],
-    *,
-    reasons: Sequence[str | None],
-    texts: Sequence[str | None],
+def marked_batch(
+    columns: Sequence[pa.Array], batch: pa.RecordBatch, job: TextJob, *, reasons: pa.Array, texts: pa.Array
 ) -> pa.RecordBatch:
     """Return rows with their marks. `batch` has the files and passed-through columns. A row with a reason loses its values."""
-    bad = [reason is not None for reason in reasons]
-    if any(bad):  # a row that a later column refused must not show its earlier values
-        mask = pa.array(bad)
-        columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
-    marks = [pa.array(reasons, pa.string()), pa.array(texts, pa.string()), batch.column(FILE)]
+    if reasons.null_count < len(reasons):  # a row that a later column refused must not show its earlier values
+        columns = [pc.if_else(reasons.is_valid(), pa.scalar(None, column.type), column) for column in columns]
+    passed = [batch.column(name) for name in job.passed]
     return pa.RecordBatch.from_arrays(
-        [*columns, *[batch.column(name) for name in passed], *marks], schema=output(schema, passed)
+        [*columns, *passed, reasons, texts, batch.column(FILE)], schema=output(job.schema, job.passed)
     )
 
 
-# ---- quickly: Arrow's parser ---------------------------------------------------------------------------------------
+def read_column(
+    values: Sequence[Any], field: pa.Field, read: Reader, rule: str, *, reasons: list[str | None]
+) -> pa.Array:
+    """Read one column. A value that does not fit becomes null and sets its row's reason, unless the row has one."""
+    try:
+        return pa.array([None if value is None else read(value) for value in values], field.type)
+    except MISFITS:
+        pass
+    checked: list[Any] = [None] * len(values)
+    for row, value in enumerate(values):
+        if value is None or reasons[row] is not None:
+            continue
+        try:
+            fitting = read(value)
+            pa.array([fitting], field.type)
+            checked[row] = fitting
+        except MISFITS:
+            reasons[row] = f"column {field.name!r}: {shown(value)} {rule}"
+    return pa.array(checked, field.type)
 
 
 def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
@@ -125,11 +137,8 @@ def read_quickly(batch: pa.RecordBatch, job: JsonJob) -> pa.RecordBatch | None:
             for f in job.schema
             for column in [parsed.column(f.name).combine_chunks()]
         ]
-        nulls = pa.nulls(batch.num_rows, pa.string())  # neither reasons nor texts
-        read = pa.RecordBatch.from_arrays(
-            [*columns, *[batch.column(name) for name in job.passed], nulls, nulls, batch.column(FILE)],
-            schema=output(job.schema, job.passed),
-        )
+        nulls = pa.nulls(batch.num_rows, pa.string())
+        read = marked_batch(columns, batch, job, reasons=nulls, texts=nulls)
         read.validate(full=True)
     except MISFITS:
         return None
@@ -148,17 +157,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(kind) else kind
 
 
-# ---- slowly: line by line ------------------------------------------------------------------------------------------
-
-
 def _rows(batch: pa.RecordBatch, job: JsonJob) -> Iterator[_Row]:
-    passed = [batch.column(name).to_pylist() for name in job.passed]
-    for number, (text, file) in enumerate(
-        zip(batch.column(TEXT).to_pylist(), batch.column(FILE).to_pylist(), strict=True)
-    ):
-        values = tuple(column[number] for column in passed)
+    columns = [batch.column(name).to_pylist() for name in (TEXT, FILE, *job.passed)]
+    for text, file, *passed in zip(*columns, strict=True):
         for item in _objects(text or b"", whole=job.whole):
-            yield _Row(*item, file, values)
+            yield _Row(*item, file, tuple(passed))
 
 
 def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | None, str | None, bytes, int | None]]:
@@ -177,12 +180,12 @@ def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | Non
             for line in text.splitlines():
                 yield from _objects(line, whole=False)
         else:
-            yield None, f"not JSON: {_why(error)}", text, None
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            if isinstance(error, json.JSONDecodeError):
+                why = f"{error.msg} at line {error.lineno}, column {error.colno}"
+            yield None, f"not JSON: {why}", text, None
         return
-    items: list[tuple[int | None, Any]] = [(None, value)]
-    if whole and isinstance(value, list):
-        items = list(enumerate(value))
-    for number, item in items:
+    for number, item in enumerate(value) if whole and isinstance(value, list) else [(None, value)]:
         source = b"" if whole else text
         if isinstance(item, dict):
             yield item, None, source, number
@@ -190,50 +193,23 @@ def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | Non
             yield None, f"not a JSON object but {shown(item)}", source, number
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno}, column {error.colno}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-
-
 def read_slowly(rows: Sequence[_Row], job: JsonJob) -> pa.RecordBatch:
     """Convert rows to the dataset's types. A row that does not fit gets a reason and loses its values."""
+    reasons: list[str | None] = []
     for row in rows:
-        unknown = [name for name in row.fields or () if name not in job.rules]
-        if unknown:
-            row.reason = f"column {', '.join(map(repr, unknown))} is not one of the dataset's"
-    columns = [_column(rows, field, job) for field in job.schema]
-    passed = {name: pa.array([row.passed[n] for row in rows], pa.string()) for n, name in enumerate(job.passed)}
-    batch = pa.RecordBatch.from_pydict({**passed, FILE: pa.array([row.file for row in rows], pa.string())})
-    reasons: list[str | None] = [None] * len(rows)
+        unknown = [repr(name) for name in row.fields or () if name not in job.rules]
+        reasons.append(f"column {', '.join(unknown)} is not one of the dataset's" if unknown else row.reason)
+    objects = [(row.fields or {}) if reason is None else {} for row, reason in zip(rows, reasons, strict=True)]
+    columns = [
+        read_column([fields.get(f.name) for fields in objects], f, reader(f.type), job.rules[f.name], reasons=reasons)
+        for f in job.schema
+    ]
     texts: list[str | None] = [None] * len(rows)
     for index, row in enumerate(rows):
-        if row.reason is not None:
-            reasons[index] = row.reason if row.number is None else f"row {row.number}: {row.reason}"
+        if reasons[index] is not None:
+            reasons[index] = reasons[index] if row.number is None else f"row {row.number}: {reasons[index]}"
             text = row.text or json.dumps(row.fields, default=str).encode()
             texts[index] = text[:MAX_TEXT_CHARS].decode(errors="replace")
-    return judged_batch(columns, batch, job.schema, job.passed, reasons=reasons, texts=texts)
-
-
-def _column(rows: Sequence[_Row], field: pa.Field, job: JsonJob) -> pa.Array:
-    read = reader(field.type)
-    try:
-        return pa.array([_value(row, field, read) for row in rows], field.type)
-    except MISFITS:
-        return pa.array([_checked(row, field, read, job) for row in rows], field.type)
-
-
-def _value(row: _Row, field: pa.Field, read: Reader) -> Any:  # noqa: ANN401
-    return read(row.fields.get(field.name)) if row.reason is None and row.fields is not None else None
-
-
-def _checked(row: _Row, field: pa.Field, read: Reader, job: JsonJob) -> Any:  # noqa: ANN401
-    """Return the value, or set the row's reason and return None."""
-    try:
-        value = _value(row, field, read)
-        pa.array([value], field.type)
-    except MISFITS:
-        assert row.fields is not None  # noqa: S101  # a row without an object has no value to refuse
-        row.reason = f"column {field.name!r}: {shown(row.fields[field.name])} {job.rules[field.name]}"
-        return None
-    return value
+    passed = {name: pa.array([row.passed[n] for row in rows], pa.string()) for n, name in enumerate(job.passed)}
+    batch = pa.RecordBatch.from_pydict({**passed, FILE: pa.array([row.file for row in rows], pa.string())})
+    return marked_batch(columns, batch, job, reasons=pa.array(reasons, pa.string()), texts=pa.array(texts, pa.string()))

@@ -1,13 +1,13 @@
 """Roll-ups inside Spark's Python workers: read small files, sort their rows, write one file.
 
-`compaction.operations.merge_small_files` sends this module and `io` to the workers by value, so it imports only pyarrow, numpy
-and the standard library. A task holds all its rows in memory; the caller bounds their number.
+A task holds all its rows in memory. Its caller, `compaction.operations.merge_small_files`, bounds their number.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,7 +46,10 @@ def merger(work: Sequence[MergeTask], job: MergeJob) -> Callable[[int], bytes]:
     """Return the function that writes one sorted file and returns its name; empty if there are no rows."""
 
     def merge(number: int) -> bytes:
-        rows = gathered(work[number], job)
+        task = work[number]
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            parts = list(pool.map(lambda path: _read(path, task, job), task.inputs))
+        rows = pa.concat_tables([job.target.schema.empty_table(), *parts]).combine_chunks()
         output = Output(
             target=job.target, rows_per_file=max(1, rows.num_rows), prefix=f"{number:05d}-{os.urandom(8).hex()}"
         )
@@ -58,24 +61,11 @@ def merger(work: Sequence[MergeTask], job: MergeJob) -> Callable[[int], bytes]:
     return merge
 
 
-def gathered(task: MergeTask, job: MergeJob) -> pa.Table:
-    """Return the rows of a task, in the current columns."""
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        parts = list(pool.map(lambda path: _read(path, task, job), task.inputs))
-    return pa.concat_tables([job.target.schema.empty_table(), *parts]).combine_chunks()
-
-
 def _read(path: str, task: MergeTask, job: MergeJob) -> pa.Table:
-    """Read the rows of a file that are within the task's range."""
+    """Read the rows of a file that are within the task's range, in the current columns."""
     rows = read_file(os.path.join(job.root, path), job.target, job.defaults)  # noqa: PTH118
-    name = job.order[0]
-    column, kind = rows.column(name), rows.schema.field(name).type
-    selected = None
-    if task.low is not None:
-        selected = pc.greater_equal(column, pa.scalar(task.low, kind))
+    column = rows.column(job.order[0])
+    masks = [] if task.low is None else [pc.greater_equal(column, pa.scalar(task.low, column.type))]
     if task.high is not None:
-        below = pc.less(column, pa.scalar(task.high, kind))
-        selected = below if selected is None else pc.and_(selected, below)
-    if selected is None:
-        return rows
-    return rows.filter(pc.fill_null(selected, task.low is None))
+        masks.append(pc.less(column, pa.scalar(task.high, column.type)))
+    return rows.filter(pc.fill_null(reduce(pc.and_, masks), task.low is None)) if masks else rows

@@ -10,8 +10,7 @@ The block has a CRC-32 of the bytes between the pages and the block (the *indexe
 *footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can read the file. A file
 without a block was written by an earlier version or by another program, and is read without this check.
 
-Spark's tasks get this module by value (see `spark.arrow_tasks`), so it imports only pyarrow and the standard library. A mismatch
-is `pyarrow.ArrowInvalid`, like any other damage that Arrow finds.
+A mismatch is `pyarrow.ArrowInvalid`, like any other damage that Arrow finds.
 """
 
 import struct

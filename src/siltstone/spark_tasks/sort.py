@@ -1,13 +1,13 @@
 """Sorted loads inside Spark's Python workers: sample keys, spread rows over key ranges, gather each range.
 
-`dataset.load.sorted_write` sends this module, `io` and `values` to the workers by value, so it imports only pyarrow, numpy and
-the standard library. Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one
-*run*: an Arrow file with a batch for each key range, repeated each time the rows fill its memory. A gathering task reads its
-ranges, one after the other, from all runs, and sorts each in memory.
+Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*: an Arrow file with a
+batch for each key range, repeated each time the rows fill its memory. A gathering task reads its ranges, one after the other,
+from all runs, and sorts each in memory. `dataset.load.sorted_write` plans these tasks.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,9 +39,6 @@ SAMPLED: Final = "rows long, keys binary"
 SPREAD: Final = "name string, counts binary, bytes long, clean boolean"
 
 Batches = Iterator[pa.RecordBatch]
-
-
-# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +110,6 @@ def _all_good(rows: pa.RecordBatch, reading: Reading) -> bool:
     return all((pc.max(pc.binary_length(column)).as_py() or 0) <= reading.max_key_bytes for column in keys)
 
 
-# ---- sampling ----------------------------------------------------------------------------------------------------
-
-
 def sampler() -> Callable[[Batches], Batches]:
     """Return the function that counts a task's rows, of key columns only, and samples some of them at random."""
 
@@ -140,9 +134,6 @@ def _thinned(keys: pa.Table, share: float, random: np.random.Generator) -> pa.Ta
     return keys if share == 1.0 else keys.filter(pa.array(random.random(keys.num_rows) < share))
 
 
-# ---- spreading ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
     """How rows are spread: the sorted first keys of all ranges except the lowest, and the column that marks bad rows."""
@@ -162,47 +153,26 @@ def spreader(job: Spreading) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         bounds = unpacked(job.bounds)
         name = f"{os.urandom(16).hex()}.arrow"
-        counts: list[Numbers] = []
-        size = 0
-        with _Run(Path(job.folder) / name) as out:
+        counts = np.zeros(bounds.num_rows + 1, np.int64)
+        size, clean = 0, True
+        with ExitStack() as stack:
+            writer: pa.RecordBatchFileWriter | None = None
             for part in _parts(batches):
                 if pc.any(part.column(job.bad)).as_py():
-                    yield _spread(name, counts, size, clean=False)
+                    clean = False
                     for _ in batches:  # Spark requires that all input is consumed
                         pass
-                    return
+                    break
                 size += part.nbytes
-                counts.append(_write_part(part.drop_columns([job.bad]), bounds, job.key, out))
-        if counts:
-            yield _spread(name, counts, size, clean=True)
+                rows = part.drop_columns([job.bad])
+                if writer is None:
+                    writer = stack.enter_context(pa.ipc.new_file(Path(job.folder) / name, rows.schema))
+                counts += _write_part(rows, bounds, job.key, writer)
+        if counts.any() or not clean:
+            total = counts.astype("<i8").tobytes()
+            yield pa.RecordBatch.from_pydict({"name": [name], "counts": [total], "bytes": [size], "clean": [clean]})
 
     return run
-
-
-def _spread(name: str, counts: Sequence[Numbers], size: int, *, clean: bool) -> pa.RecordBatch:
-    total = sum(counts, start=np.zeros(1, np.int64)).astype("<i8").tobytes()
-    return pa.RecordBatch.from_pydict({"name": [name], "counts": [total], "bytes": [size], "clean": [clean]})
-
-
-class _Run:
-    """One Arrow file, open while its task writes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pa.RecordBatchFileWriter | None = None
-
-    def __enter__(self) -> "_Run":
-        return self
-
-    def write(self, rows: pa.Table) -> None:
-        if self._writer is None:
-            self._writer = pa.ipc.new_file(self._path, rows.schema)
-        batches = rows.combine_chunks().to_batches()
-        self._writer.write_batch(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema))
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def _parts(batches: Batches) -> Iterator[pa.Table]:
@@ -219,7 +189,7 @@ def _parts(batches: Batches) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run) -> Numbers:
+def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], run: pa.RecordBatchFileWriter) -> Numbers:
     """Write a batch for each range and return the number of rows in each."""
     low, keys = comparable(bounds, rows, key)
     at = pc.search_sorted(low, keys, side="right").to_numpy(zero_copy_only=False).astype(np.int64)
@@ -227,16 +197,11 @@ def _write_part(rows: pa.Table, bounds: pa.Table, key: Sequence[str], out: _Run)
         # small integers are sorted by counting, not by comparing
         small = at.astype(np.uint16) if bounds.num_rows < np.iinfo(np.uint16).max else at
         rows = rows.take(pa.array(np.argsort(small, kind="stable")))
-    rows = rows.combine_chunks()
+    [batch] = rows.combine_chunks().to_batches()
     counts = np.bincount(at, minlength=bounds.num_rows + 1)
-    done = 0
-    for count in counts.tolist():
-        out.write(rows.slice(done, count))
-        done += count
+    for end, count in zip(np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+        run.write_batch(batch.slice(end - count, count))
     return counts
-
-
-# ---- gathering ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +230,12 @@ def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
         share = shares[number]
         prefix = f"{number:05d}-{os.urandom(8).hex()}"
         output = Output(target=job.target, rows_per_file=share.rows, prefix=prefix)
-        for each in range(share.low, share.high):
-            rows = _sorted(_gathered(job, each), job.key)
+        for part in range(share.low, share.high):
+            batches: list[pa.RecordBatch] = []
+            for path in job.runs:  # at most one run is open at a time
+                with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
+                    batches += [run.get_batch(at) for at in range(part, run.num_record_batches, job.ranges)]
+            rows = _sorted(pa.Table.from_batches(batches), job.key)
             if rows is None:
                 output.close()
                 return b""
@@ -275,15 +244,6 @@ def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
         return "\n".join(output.names).encode()
 
     return gather
-
-
-def _gathered(job: Gathering, number: int) -> pa.Table:
-    """Return the rows of one range from all runs. At most one run is open at a time."""
-    batches: list[pa.RecordBatch] = []
-    for path in job.runs:
-        with pa.memory_map(path) as source, pa.ipc.open_file(source) as run:
-            batches += [run.get_batch(at) for at in range(number, run.num_record_batches, job.ranges)]
-    return pa.Table.from_batches(batches)
 
 
 def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table | None:

@@ -1,4 +1,4 @@
-"""Inside Spark's tasks: record batches become rows of bytes. Sent by value, so it imports nothing of the package."""
+"""Inside Spark's tasks: record batches become rows of bytes."""
 
 from collections.abc import Iterator
 

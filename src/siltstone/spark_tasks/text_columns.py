@@ -1,7 +1,6 @@
 """Casts whole columns of text with Arrow, if every text has a plain form that Arrow reads exactly as `values` does.
 
-`csv_rows` and `json_rows` try this first, and read the other columns value by value. Spark's tasks get this module by value, so
-it imports only pyarrow, the standard library and `values`.
+`csv_rows` and `json_rows` try this first, and read the other columns value by value.
 """
 
 from typing import Final

@@ -4,8 +4,6 @@
 keys). Both refuse values that would be rounded, truncated, shifted or guessed. `accepted` names the accepted forms, for
 messages. Arrow tables, Parquet files and Spark frames are checked by type (`dataset.write.row_conversion`,
 `dataset.schema_compat`), and by `outside_years`.
-
-Spark's tasks get this module by value (see `json_rows`), so it imports only pyarrow and the standard library.
 """
 
 import base64
@@ -56,20 +54,9 @@ _MOMENT: Final = re.compile(
     r"(?:[Tt ](?P<time>[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:[.,](?P<fraction>[0-9]{1,30}))?"
     r" ?(?P<zone>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
-_NOT_FINITE: Final = {
-    "nan": math.nan,
-    "inf": math.inf,
-    "+inf": math.inf,
-    "-inf": -math.inf,
-    "infinity": math.inf,
-    "+infinity": math.inf,
-    "-infinity": -math.inf,
-}
+_NOT_FINITE: Final = frozenset({"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _BOOLEANS: Final = {"true": True, "false": False}
 MICRO_DIGITS: Final = 6
-
-
-# ---- Python and JSON values ----------------------------------------------------------------------------------------
 
 
 def reader(kind: pa.DataType) -> Reader:
@@ -89,12 +76,7 @@ def reader(kind: pa.DataType) -> Reader:
 def _scalar_reader(kind: pa.DataType) -> Reader:
     if pa.types.is_timestamp(kind):
         return lambda value: _moment_of(value, kind)
-    if pa.types.is_float32(kind):
-        return lambda value: _single(_float_of(value), value)
-    for is_kind, read in _READERS:
-        if is_kind(kind):
-            return read
-    return lambda value: value
+    return next((read for is_kind, read in _READERS if is_kind(kind)), lambda value: value)
 
 
 def _nullable(read: Reader) -> Reader:
@@ -137,67 +119,50 @@ def _refuse(value: Any) -> Any:  # noqa: ANN401
     raise ValueError(value)
 
 
-def _text_of(value: Any) -> str:  # noqa: ANN401
-    return value if isinstance(value, str) else _refuse(value)
-
-
-def _boolean_of(value: Any) -> bool:  # noqa: ANN401
-    return value if isinstance(value, bool) else _refuse(value)
-
-
 def _integer_of(value: Any) -> int:  # noqa: ANN401
     match value:
         case bool():
-            return int(_refuse(value))
+            pass
         case int():
             return value
         case float() if value.is_integer():
             return int(value)
         case decimal.Decimal() if _is_writable(value) and value == value.to_integral_value():
             return int(value)
-        case _:
-            return int(_refuse(value))
+    raise ValueError(value)
 
 
 def _float_of(value: Any) -> float:  # noqa: ANN401
     """Read a number as the nearest float. An integer must be exact, and only infinity becomes infinity."""
     match value:
         case bool():
-            return float(_refuse(value))
+            pass
         case float():
             return value
-        case int():
-            return float(value) if float(value) == value else float(_refuse(value))
-        case decimal.Decimal():
-            nearest = float(value)
-            return nearest if math.isfinite(nearest) or not value.is_finite() else float(_refuse(value))
+        case int() if float(value) == value:
+            return float(value)
+        case decimal.Decimal() if math.isfinite(float(value)) or not value.is_finite():
+            return float(value)
         case str() if value.lower() in _NOT_FINITE:
-            return _NOT_FINITE[value.lower()]
-        case _:
-            return float(_refuse(value))
+            return float(value)
+    raise ValueError(value)
 
 
-def _single(number: float, value: Any) -> float:  # noqa: ANN401
-    """Check that a float of 4 bytes can represent a number. Too large numbers raise; an integer must fit exactly."""
-    if not math.isfinite(number):
-        return number
-    stored: float = struct.unpack("<f", struct.pack("<f", number))[0]
-    return float(_refuse(value)) if isinstance(value, int) and stored != number else number
+def _single_of(value: Any) -> float:  # noqa: ANN401
+    """Read a number that a float of 4 bytes can represent. Too large numbers raise; an integer must fit exactly."""
+    number = _float_of(value)
+    if math.isfinite(number) and struct.unpack("<f", struct.pack("<f", number))[0] != number and isinstance(value, int):
+        raise ValueError(value)
+    return number
 
 
 def _decimal_of(value: Any) -> decimal.Decimal:  # noqa: ANN401
-    match value:
-        case bool():
-            return decimal.Decimal(_refuse(value))
-        case int():
-            return decimal.Decimal(value)
-        case decimal.Decimal():
-            number = value
-        case str() if _NUMBER.fullmatch(value):
-            number = decimal.Decimal(value)
-        case _:
-            return decimal.Decimal(_refuse(value))
-    return number if _is_writable(number) else decimal.Decimal(_refuse(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return decimal.Decimal(value)
+    number = decimal.Decimal(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    if isinstance(number, decimal.Decimal) and _is_writable(number):
+        return number
+    raise ValueError(value)
 
 
 def _is_writable(value: decimal.Decimal) -> bool:
@@ -247,14 +212,13 @@ def _moment(text: str) -> datetime.datetime:
 
 def _bytes_of(value: Any) -> bytes:  # noqa: ANN401
     """Read bytes, or base 64 text, the form in which bytes are shown."""
-    match value:
-        case str():
-            decoded = base64.b64decode(value, validate=True)
-            return decoded if base64.b64encode(decoded).decode() == value else bytes(_refuse(value))
-        case bytes() | bytearray() | memoryview():
-            return bytes(value)
-        case _:
-            return bytes(_refuse(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        decoded = base64.b64decode(value, validate=True)
+        if base64.b64encode(decoded).decode() == value:
+            return decoded
+    raise ValueError(value)
 
 
 def _struct_reader(kind: pa.DataType) -> Reader:
@@ -290,9 +254,10 @@ def _map_reader(kind: pa.DataType) -> Reader:
 
 
 _READERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Reader], ...]] = (
-    (pa.types.is_string, _text_of),
-    (pa.types.is_boolean, _boolean_of),
+    (pa.types.is_string, lambda value: value if isinstance(value, str) else _refuse(value)),
+    (pa.types.is_boolean, lambda value: value if isinstance(value, bool) else _refuse(value)),
     (pa.types.is_integer, _integer_of),
+    (pa.types.is_float32, _single_of),
     (pa.types.is_floating, _float_of),
     (pa.types.is_decimal, _decimal_of),
     (pa.types.is_date, _date_of),
@@ -318,9 +283,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-# ---- text ----------------------------------------------------------------------------------------------------------
-
-
 def text_reader(
     kind: pa.DataType,
     *,
@@ -330,11 +292,7 @@ def text_reader(
 ) -> Callable[[str], Any]:
     """Return the function that reads text of a type. Nested values are JSON.
 
-    Args:
-        kind: the type.
-        date_format: the format of dates for `strptime`; default: ISO 8601.
-        timestamp_format: the format of times for `strptime`; default: ISO 8601.
-        decimal_comma: numbers have a comma instead of a point.
+    The formats are those of `strptime`; default: ISO 8601. With `decimal_comma`, numbers have a comma instead of a point.
     """
     if pa.types.is_nested(kind):
         inner = reader(kind)
@@ -362,9 +320,6 @@ def _number(text: str) -> Any:  # noqa: ANN401
     if _NUMBER.fullmatch(text):
         return decimal.Decimal(text)
     return text
-
-
-# ---- messages ------------------------------------------------------------------------------------------------------
 
 
 def shown(value: Any) -> str:  # noqa: ANN401
@@ -400,9 +355,6 @@ def accepted(kind: pa.DataType, *, date_format: str | None = None, timestamp_for
         return "an object, or a list of [key, value] pairs; each key once"
     named = {pa.string(): "text in UTF-8", pa.bool_(): "true or false", pa.binary(): "bytes, or base 64 text"}
     return named.get(kind, str(kind))
-
-
-# ---- whole columns -------------------------------------------------------------------------------------------------
 
 
 def has_times(kind: pa.DataType) -> bool:

@@ -70,7 +70,7 @@ def test_a_purge_that_an_alteration_overtook_goes_on_with_the_new_columns(lake: 
     assert (report.purged, report.final_rows, compactor.tries) == (True, 1, 2)
 
 
-def test_a_purge_looks_before_its_last_try_whether_anything_is_left_to_fold(lake: Lake) -> None:
+def test_a_purge_checks_before_its_last_try_whether_there_is_anything_to_fold(lake: Lake) -> None:
     def refuse(dataset: Dataset) -> None:
         raise Conflict(f"Another fold of {dataset.name} was first.")
 

@@ -222,7 +222,7 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to be")
 
 
-def test_the_table_stays_small(lake: Path, clock: FakeClock):
+def test_the_lease_table_stays_small_after_many_renewals(lake: Path, clock: FakeClock):
     settings = replace(FAST, checkpoint_interval_commits=10)
     lease = taken(leases_of(lake, clock=clock, settings=settings))
     for _ in range(250):

@@ -20,7 +20,7 @@ def test_whole_numbers_that_a_log_can_hold_are_taken(given: int, number: int) ->
 
 
 @pytest.mark.parametrize("given", [-1, 2**63, uuid.UUID(int=2**127).int, True, 7.5, "7"])
-def test_other_numbers_are_refused(given: int) -> None:
+def test_invalid_producer_sequences_are_refused(given: int) -> None:
     with pytest.raises(InvalidRequest):
         check_producer("p", given)
 

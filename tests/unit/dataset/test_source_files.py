@@ -52,7 +52,7 @@ def test_a_folder_below_a_hidden_one_is_still_a_source(tmp_path: Path):
     assert found(tmp_path / "_system" / "in") == ["a.csv"]
 
 
-def test_sizes_are_added_up(tmp_path: Path):
+def test_the_size_of_a_source_is_the_sum_of_its_files(tmp_path: Path):
     make(tmp_path, "a.csv", "b.csv")
     assert find_source(tmp_path).size_bytes == 2
 

@@ -40,7 +40,7 @@ def test_without_room_nothing_is_cached():
     assert (one.find("a", "x"), reads.size_bytes) == (None, 0)
 
 
-def test_putting_again_replaces():
+def test_a_second_put_replaces_the_first():
     reads = ReadCache(ROOM)
     one = visit(reads, "a")
     one.put("a", "x", 1, 100)

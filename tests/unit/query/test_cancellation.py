@@ -143,7 +143,7 @@ def test_an_error_of_the_work_is_raised_and_the_thread_goes_on():
     assert executor.run(threading.get_ident, interrupt=unused, give_up=patient) == first
 
 
-def test_a_thread_that_is_not_needed_goes_and_another_one_comes(monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_thread_ends_and_a_new_one_starts_when_needed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.01)
     executor = InterruptibleExecutor()
     worker = executor.run(threading.current_thread, interrupt=unused, give_up=patient)

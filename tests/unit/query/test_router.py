@@ -83,7 +83,7 @@ def test_a_known_text_without_a_cached_answer_sees_every_write(lake_path: Path, 
                 assert (found.rows, found.cached) == ([(number + 1,)], False)
 
 
-def test_threads_that_ask_first_share_what_answers(lake: Lake):
+def test_first_queries_of_several_threads_share_the_router_and_the_cache(lake: Lake):
     start = threading.Barrier(8)
     found: list[object] = []
 

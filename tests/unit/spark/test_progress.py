@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from siltstone.cli.render import progress_line
-from siltstone.spark.progress import Progress, watching
+from siltstone.spark.progress import Progress, Watcher
 
 
 @dataclass
@@ -39,7 +39,7 @@ class ClassicSession:
 def test_progress_adds_up_the_stages_and_ends_with_the_block():
     session: Any = FakeConnectSession()
     heard: list[Progress | str] = []
-    with watching(heard.append) as watcher:
+    with Watcher(heard.append) as watcher:
         watcher.attach(session)
         watcher.attach(session)
         (handler,) = session.handlers
@@ -52,7 +52,7 @@ def test_progress_adds_up_the_stages_and_ends_with_the_block():
 
 def test_a_classic_session_is_left_alone():
     session: Any = ClassicSession()
-    with watching(lambda _: None) as watcher:
+    with Watcher(lambda _: None) as watcher:
         watcher.attach(session)
 
 

@@ -38,7 +38,7 @@ def test_only_daemons_below_the_server_end(server: tuple[subprocess.Popen[str], 
     assert end_python_workers(process.pid) == 0
 
 
-def test_a_server_that_has_ended_has_none() -> None:
+def test_a_server_that_has_ended_has_no_python_workers() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert end_python_workers(process.pid) == 0

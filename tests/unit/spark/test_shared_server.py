@@ -34,7 +34,6 @@ from siltstone.spark.shared_server import (
     ServerRole,
     SharedServerHandle,
     SharedSpark,
-    Suspect,
     lock,
     prepare,
     read_state,
@@ -128,9 +127,6 @@ def watch(
     return daemon(place, clock, role).watch(server, running)  # type: ignore[arg-type]
 
 
-# ---- which place --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -141,7 +137,7 @@ def watch(
         {"spark_short_run": True},
     ],
 )
-def test_settings_of_the_jvm_have_a_server_folder_of_their_own(changed: dict[str, Any]):
+def test_other_settings_of_the_jvm_have_another_folder(changed: dict[str, Any]):
     assert server_folder(replace(Settings(), **changed)) != server_folder(Settings())
 
 
@@ -150,17 +146,14 @@ def test_other_settings_share_the_server_folder():
     assert server_folder(other) == server_folder(Settings())
 
 
-def test_another_java_or_configuration_has_a_place_of_its_own():
+def test_another_java_or_configuration_has_another_folder():
     given = {"XDG_CACHE_HOME": "/x"}
     places = {server_folder(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
     assert len(places) == 3
     assert all(place.parent == Path("/x/siltstone/connect") for place in places)
 
 
-# ---- what is trusted ----------------------------------------------------------------------------------------------
-
-
-def test_a_place_is_for_its_owner_only(tmp_path: Path):
+def test_a_server_folder_is_for_its_owner_only(tmp_path: Path):
     folder = tmp_path / "connect" / "key"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
@@ -200,9 +193,6 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path):
     (place / STATE_FILE).rename(tmp_path / "elsewhere")
     (place / STATE_FILE).symlink_to(tmp_path / "elsewhere")
     assert read_state(place) is None
-
-
-# ---- who is alive -------------------------------------------------------------------------------------------------
 
 
 def test_a_state_without_a_living_daemon_is_no_server(place: Path):
@@ -267,9 +257,6 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
 
 
-# ---- when a daemon ends -------------------------------------------------------------------------------------------
-
-
 def test_a_server_daemon_ends_after_the_idle_time_without_clients(place: Path):
     clock = Ticking()
     watch(place, FakeServer(), clock)
@@ -290,7 +277,7 @@ def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     assert left == [1, 0], "Python workers live while a client may use them, and are ended at once afterwards"
 
 
-def test_the_python_of_a_client_that_came_and_went_unseen_is_ended_within_seconds(place: Path):
+def test_python_of_a_client_that_came_and_left_between_two_checks_is_ended(place: Path):
     server = FakeServer()
     clock = Ticking(server.run_python, *[lambda: None] * 20, server.end)
     watch(place, server, clock)
@@ -330,16 +317,13 @@ def test_a_daemon_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its
     assert read_state(place) == successor
 
 
-# ---- queries that do not end --------------------------------------------------------------------------------------
-
-
 def test_queries_and_jobs_have_servers_of_their_own():
     assert len({server_folder(Settings(), role=role) for role in ServerRole}) == 2
 
 
 def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
     """Report an operation, long enough ago."""
-    found = write_suspect(place, Suspect(port=port, operations=(operation,)))
+    found = write_suspect(place, port=port, operations=[operation])
     os.utime(found, (0, 0))
     return found
 

@@ -153,7 +153,7 @@ def test_every_option_of_the_form_is_heeded():
     assert figures(bad[UNREAD]) == "'x' '1.5'"
 
 
-def test_quotes_mean_nothing_where_there_are_none():
+def test_without_a_quote_character_quotes_are_text():
     assert ids(read("id,n,x", '"a,1,1', form=CsvForm(quote=""))) == ['"a']
 
 
@@ -184,7 +184,7 @@ def test_an_option_that_is_not_valid_is_refused_by_name(options: dict[str, Any],
     assert next(iter(options)) in str(refused.value)
 
 
-def test_no_options_are_no_form():
+def test_without_options_there_is_no_form():
     assert csv_form() is None
     assert csv_form(decimal_comma=True) == CsvForm(decimal_comma=True)
 

@@ -106,7 +106,9 @@ def test_changes_are_laid_over_a_file_whatever_the_pieces(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(worker, "PIECE_ROWS", piece)
         patched.setattr(task_files, "PIECE_ROWS", piece)
-        found = worker.found_in(str(folder / "in.parquet"), packed(changes(of, new, ops).select(["k0"])), verify=True)
+        found = worker.matching_keys(
+            str(folder / "in.parquet"), packed(changes(of, new, ops).select(["k0"])), verify=True
+        )
         names = worker.rewrite(task, job(of, folder), prefix="out")
     assert [new[n] for n in found] == [key for key in new if key in old]
     wanted = expected(old, new, ops)
@@ -181,7 +183,7 @@ def test_a_file_that_is_not_sorted_is_refused(tmp_path: Path, ids: list[int], mo
     monkeypatch.setattr(worker, "PIECE_ROWS", 2)
     pq.write_table(pa.table({"k0": ids}), tmp_path / "in.parquet")
     with pytest.raises(UnsortedFile, match=r"in\.parquet"):
-        worker.found_in(str(tmp_path / "in.parquet"), packed(pa.table({"k0": [9]})), verify=True)
+        worker.matching_keys(str(tmp_path / "in.parquet"), packed(pa.table({"k0": [9]})), verify=True)
 
 
 def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,4 +202,4 @@ def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: py
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        worker.found_in(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})), verify=True)
+        worker.matching_keys(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})), verify=True)

@@ -136,8 +136,6 @@ def test_bounds_do_without_keys_that_are_missing_or_repeated() -> None:
     assert sample_bounds([(2, pa.table({"k": pa.array([None, None], pa.int64())}))], ("k",), 4).num_rows == 0
 
 
-# ---- files that tasks read themselves ------------------------------------------------------------------------------
-
 WANTED = pa.schema(
     [
         pa.field("id", pa.string()),

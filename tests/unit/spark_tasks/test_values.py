@@ -59,8 +59,6 @@ def from_csv(lines: list[str], schema: pa.Schema, form: CsvForm = PLAIN, *, star
     return pa.Table.from_batches(work(iter([batch]))).combine_chunks().to_batches()[0]
 
 
-# ---- refused, whatever the way in ------------------------------------------------------------------------------------
-
 REFUSED_TEXT = [
     ("10.509", pa.decimal128(10, 2)),
     ("123456789.00", pa.decimal128(10, 2)),
@@ -87,7 +85,7 @@ REFUSED_TEXT = [
 
 
 @pytest.mark.parametrize(("text", "kind"), REFUSED_TEXT, ids=lambda part: str(part)[:40])
-def test_text_that_no_way_in_accepts(text: str, kind: pa.DataType):
+def test_text_that_does_not_fit_is_refused_by_every_input(text: str, kind: pa.DataType):
     with refused(InvalidRequest, None, "row 0", "'c'"):
         from_dict(text, kind)
     for found in (from_json(json.dumps(text), kind), from_csv([text], column_of(kind))):
@@ -211,9 +209,6 @@ def test_the_first_and_the_last_day_of_all_years_fit():
             assert not outside_years(from_dict(value, kind).column("c"))
 
 
-# ---- accepted --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
@@ -229,7 +224,7 @@ def test_the_first_and_the_last_day_of_all_years_fit():
         ("AP8=", pa.binary(), b"\x00\xff"),
     ],
 )
-def test_text_that_every_way_in_accepts(text: str, kind: pa.DataType, expected: object):
+def test_text_that_fits_is_accepted_by_every_input(text: str, kind: pa.DataType, expected: object):
     tables = [from_dict(text, kind), from_json(json.dumps(text), kind), from_csv([text], column_of(kind))]
     assert [repr(found.column("c")[0].as_py()) for found in tables] == [repr(pa.scalar(expected, kind).as_py())] * 3
 
@@ -255,8 +250,6 @@ def test_a_field_that_is_named_twice_is_not_read():
     found = from_json('1, "c": 2', pa.int64())
     assert "'c'" in found.column(UNREAD)[0].as_py()
 
-
-# ---- round trips -----------------------------------------------------------------------------------------------------
 
 MOMENTS = st.datetimes()
 SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -355,8 +348,6 @@ def test_bytes_are_shown_and_read_as_base_64():
     assert plain(table.to_pylist()) == [{"c": base64.b64encode(b"abc").decode()}]
     assert from_dict("YWJj", pa.binary()).equals(table)
 
-
-# ---- frames of objects, and types that only look alike ---------------------------------------------------------------
 
 COUNTS = pa.map_(pa.string(), pa.int32())
 
