@@ -153,9 +153,6 @@ def _tombstone_counts(store: Store, file: DataFile) -> Iterator[pa.Table]:
             yield counted.aggregate([(OP, "count"), (WRITTEN_AT, "min")])
 
 
-# ---- the file ------------------------------------------------------------------------------------------------------
-
-
 def _path(store: Store) -> Path:
     return store.layout.audit / f"{store.incarnation}.ndjson"
 

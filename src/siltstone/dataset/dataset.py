@@ -203,8 +203,6 @@ class Dataset:
         """Return a description of this dataset."""
         return info_of(self._registration, self.schema)
 
-    # ---- writing -------------------------------------------------------------------------------------------------
-
     def upsert(
         self,
         rows: Any,  # noqa: ANN401
@@ -526,8 +524,6 @@ class Dataset:
         with noticing_absence():
             return parts.ingest(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def read(self, *, raw: bool = False, once: bool = False, at: At | None = None) -> "DataFrame":
         """Return the merged view as a Spark frame, pinned to the current snapshot, or to an earlier one with `at`.
 
@@ -715,8 +711,6 @@ class Dataset:
         """Return the first live file that is damaged, by its path below the dataset. Every file is read to its end."""
         return damaged_file(self._store)
 
-    # ---- columns ---------------------------------------------------------------------------------------------------
-
     def alter(
         self,
         *,
@@ -751,8 +745,6 @@ class Dataset:
             defaults=defaults or {},
         )
         return alter(self._store, alteration, dry_run=dry_run)
-
-    # ---- maintenance ---------------------------------------------------------------------------------------------
 
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk all that is no longer part of the dataset."""

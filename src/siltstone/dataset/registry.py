@@ -149,8 +149,6 @@ class Registry:
             label=f"The registry of lake {layout.root}",
         )
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def find(self, name: DatasetName) -> Registration:
         """Return the current registration of a name.
 
@@ -272,8 +270,6 @@ class Registry:
             reads=self._reads,
             purge_listeners=self._purge_listeners,
         )
-
-    # ---- create --------------------------------------------------------------------------------------------------
 
     def create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
         """Create the dataset, or return an existing one with the same schema and specification.
@@ -433,8 +429,6 @@ class Registry:
             return LivenessLock(self._layout.work, owner)
         except OSError as error:
             raise unwritable(self._layout, error) from error
-
-    # ---- drop ----------------------------------------------------------------------------------------------------
 
     def drop_unused(self, made: Registration) -> bool:
         """Drop an incarnation if `create` made it for this caller and nothing was committed to it since.

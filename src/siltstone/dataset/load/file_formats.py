@@ -103,9 +103,6 @@ class BadContent(Exception):  # noqa: N818
     """A file cannot be loaded; the text is the reason."""
 
 
-# ---- checks of files -----------------------------------------------------------------------------------------------
-
-
 def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
     """Check every file. A bad file does not stop the checks of the others."""
     check: dict[Format, Callable[[Path, pa.Schema, str], _CheckedFile]] = {
@@ -275,9 +272,6 @@ def _is_value(text: str, kind: pa.DataType) -> bool:
     except values.MISFITS:
         return False
     return True
-
-
-# ---- frames --------------------------------------------------------------------------------------------------------
 
 
 def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, schema: pa.Schema) -> "DataFrame":

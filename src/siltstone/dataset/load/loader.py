@@ -149,8 +149,6 @@ class Loader:
                 discard(self._store.changes.path, folder)
                 raise
 
-    # ---- first load ----------------------------------------------------------------------------------------------
-
     def _first_load(self, load: LoadRequest, snapshot: Snapshot) -> _LoadOutcome:
         store = self._store
         with store.liveness_lock() as owner:
@@ -211,8 +209,6 @@ class Loader:
         if load.loaded and load.loaded & (loaded_marks(store.base) | loaded_marks(store.changes)):
             discard(table.path, folder)
             raise LoadedMeanwhile
-
-    # ---- change batch --------------------------------------------------------------------------------------------
 
     def _as_changes(self, load: LoadRequest) -> _LoadOutcome:
         with self._store.liveness_lock() as owner:

@@ -45,9 +45,6 @@ def group_of(file: DataFile, store: Store) -> Group:
     return tuple(file.partition.get(name) for name in group_columns(store))
 
 
-# ---- of rows -------------------------------------------------------------------------------------------------------
-
-
 def period_column(field: pa.Field) -> "Column":
     """Return the period of a row: its hour in UTC, or its day if the time is a date.
 
@@ -94,9 +91,6 @@ def group_hash(store: Store) -> "Column":
 
     parts = [part for text in group_texts(store) for part in (text.isNull(), text)]  # a hash alone skips null
     return F.xxhash64(*parts)
-
-
-# ---- files ---------------------------------------------------------------------------------------------------------
 
 
 def file_rows(store: Store, *, rows: int, size_bytes: int) -> int:

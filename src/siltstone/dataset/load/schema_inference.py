@@ -103,9 +103,6 @@ def columns_of(file: Path) -> pa.Schema:
         raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
 
 
-# ---- CSV -----------------------------------------------------------------------------------------------------------
-
-
 def _csv_columns(file: Path) -> pa.Schema:
     names = csv_header(file)
     if len(names) == 1 and set(names[0]) & set(";\t"):
@@ -134,9 +131,6 @@ def _csv_kind(texts: Sequence[str]) -> pa.DataType:
         if _all_fit(texts, kind, as_text=True):
             return kind
     return _text_kind(texts)
-
-
-# ---- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def _json_columns(file: Path) -> pa.Schema:
@@ -187,9 +181,6 @@ def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
     if not _all_fit(found, kind):
         raise ValueError(f"column {column!r} has numbers that {kind} cannot hold; name its type with --schema")
     return kind
-
-
-# ---- both ----------------------------------------------------------------------------------------------------------
 
 
 def _text_kind(texts: Sequence[str]) -> pa.DataType:

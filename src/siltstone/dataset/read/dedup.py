@@ -50,9 +50,6 @@ A month that was rolled up from weeks holds up to three days of its neighbours; 
 _ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
 
 
-# ---- without Spark -----------------------------------------------------------------------------------------------
-
-
 def survivors(rows: pa.Table, store: Store) -> pa.Table:
     """Return the rows without those that lose against a duplicate. The rows must be in the order of application."""
     if not store.spec.dedup_by or not rows.num_rows:
@@ -98,9 +95,6 @@ def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
     ]
 
 
-# ---- base files --------------------------------------------------------------------------------------------------
-
-
 def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
     """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
@@ -141,9 +135,6 @@ def _may_hold_times(file: DataFile, times: Sequence[Range]) -> bool:
     except (InvalidRequest, OverflowError):
         return True
     return any(low < after and high >= first for low, high in times)
-
-
-# ---- on Spark ----------------------------------------------------------------------------------------------------
 
 
 def surviving(changes: "DataFrame", store: Store) -> "DataFrame":

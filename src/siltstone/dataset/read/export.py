@@ -233,9 +233,6 @@ def _side(target: Path, owner: str, end: str) -> Path:
     return target.with_name(f".{target.name}.{owner}.{end}")
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
-
-
 def _write_files(
     spark: "SparkSession", store: Store, snapshot: Snapshot, export: Export, work: Path
 ) -> tuple[int, tuple[DataFile, ...]]:
@@ -323,9 +320,6 @@ def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile,
         lambda parent: Commit(kind=CommitKind.EXPORT, plan_version=parent.version, adds=files, info=info),
     )
     (work / LOCK_FILE).unlink(missing_ok=True)
-
-
-# ---- moving ------------------------------------------------------------------------------------------------------
 
 
 def _sync(folder: Path, *, durable: bool) -> None:

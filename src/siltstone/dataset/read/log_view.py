@@ -64,9 +64,6 @@ class TombstoneFilter:
     """These columns, each combination of values once, and ``_hides``."""
 
 
-# ---- tombstones --------------------------------------------------------------------------------------------------
-
-
 def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
     """Return Δ's tombstones in the order of application: the subject columns, the given ones and ``_seq``."""
     files: list[DataFile] = []
@@ -142,9 +139,6 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
     highest = np.zeros(rows.num_rows, np.int64)
     highest[found.column(ROW).to_numpy()] = found.column(HIDES).to_numpy()
     return highest
-
-
-# ---- without Spark -----------------------------------------------------------------------------------------------
 
 
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
@@ -225,9 +219,6 @@ def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFi
         near = [_not_hidden(rows, stones) for rows in near_keys(store, snapshot)]
         appended = _without_equal(appended, near, store)
     yield appended
-
-
-# ---- on Spark ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

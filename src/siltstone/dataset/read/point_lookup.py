@@ -218,9 +218,6 @@ def _change_path(file: DataFile) -> str:
     return f"{CHANGES}/{file.path}"
 
 
-# ---- changes -----------------------------------------------------------------------------------------------------
-
-
 def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, KeyChange]:
     """Return the last change above the watermark of each requested key; with `raw`, tombstones are ignored."""
     found: dict[int, KeyChange] = {}
@@ -317,9 +314,6 @@ def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequ
     return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
 
 
-# ---- base --------------------------------------------------------------------------------------------------------
-
-
 def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Sequence[str]) -> list[FoundRows]:
     """Find keys in base, and read their rows."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
@@ -375,9 +369,6 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
         return None
     places: list[int] = at.to_pylist()
     return places
-
-
-# ---- both --------------------------------------------------------------------------------------------------------
 
 
 def _each(work: Callable[[T], U], parts: Sequence[T], is_cached: Callable[[T], bool]) -> list[U]:

@@ -134,9 +134,6 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
     return every.join(F.broadcast(hidden.masks), gone, "left_anti").select(*store.schema.names)
 
 
-# ---- finding -----------------------------------------------------------------------------------------------------
-
-
 def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
     """Find keys in base files with Spark. Only positions leave Spark."""
     from pyspark.sql import functions as F
@@ -215,9 +212,6 @@ def _shared_sizes(files: Sequence[DataFile]) -> list[int]:
 
 def _file_name(file: DataFile) -> str:
     return file.path.rsplit("/", 1)[-1]
-
-
-# ---- columns of the scan -----------------------------------------------------------------------------------------
 
 
 def _place() -> "Column":

@@ -208,8 +208,6 @@ class Past:
             self._opened[place] = table.at(version, *apps)
         return self._opened[place]
 
-    # ---- readable points -----------------------------------------------------------------------------------------
-
     def not_retained(self, point: Point) -> NotFound:
         """Return the error that lists what can be read instead."""
         name, times = self._store.name, ""

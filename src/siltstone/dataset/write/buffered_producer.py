@@ -139,8 +139,6 @@ class Producer:
     ) -> None:
         self.close()
 
-    # ---- writing -------------------------------------------------------------------------------------------------
-
     def _watch(self) -> None:
         """Flush parcels that have waited too long, until the producer is closed."""
         while True:

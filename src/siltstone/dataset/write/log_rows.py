@@ -74,9 +74,6 @@ def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa
     return table
 
 
-# ---- row by row --------------------------------------------------------------------------------------------------
-
-
 def good_rows(
     rows: Any,  # noqa: ANN401
     make: Callable[[Any], pa.Table],
@@ -133,9 +130,6 @@ def _slice(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows.slice(first, count)
     return rows.iloc[first : first + count] if hasattr(rows, "iloc") else rows[first : first + count]
-
-
-# ---- tombstones --------------------------------------------------------------------------------------------------
 
 
 def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
