@@ -13,7 +13,6 @@ and CSV in Spark's tasks, because Spark's own readers round, cast, guess and dro
 
 import csv
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.dataset.load.sorted_write import ParquetFile
-from siltstone.dataset.load.source_files import Format, Partition, Source, open_text, partition_of, partition_value
+from siltstone.dataset.load.source_files import (
+    TEXT_READ_ERRORS,
+    Format,
+    Partition,
+    Source,
+    open_text,
+    partition_of,
+    partition_value,
+)
 from siltstone.dataset.read.spark_frames import spark_schema
 from siltstone.dataset.schema_compat import check_names, check_type, fitted
 from siltstone.errors import InvalidRequest
@@ -211,7 +218,7 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         raise BadContent(
             f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
         ) from error
-    except (csv.Error, OSError, EOFError, zlib.error) as error:
+    except (csv.Error, *TEXT_READ_ERRORS) as error:
         raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
@@ -228,7 +235,7 @@ def _check_json_lines(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFi
     try:
         with open_text(file) as handle:
             handle.read(1)
-    except (OSError, EOFError) as error:
+    except TEXT_READ_ERRORS as error:
         raise BadContent(f"is not readable: {error}") from error
     folders = set(partition.names)
     rest = [field for field in schema if field.name not in folders]

@@ -1,7 +1,6 @@
 """Row checks as Spark expressions: counted while a load is written, reported in errors, written into the quarantine."""
 
 import operator
-import zlib
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -10,7 +9,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from siltstone.dataset.load.source_files import open_text
+from siltstone.dataset.load.source_files import TEXT_READ_ERRORS, open_text
 from siltstone.dataset.read.dedup import RANK
 from siltstone.dataset.store import Store
 from siltstone.model.columns import REASON
@@ -258,6 +257,6 @@ def line_of(file: Path, text: str, *, encoding: str) -> int | None:
                 seen += len(line)
                 if seen > MAX_SEARCHED_BYTES:
                     return None
-    except (OSError, EOFError, zlib.error):
+    except TEXT_READ_ERRORS:
         return None
     return None

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from siltstone.dataset.load.file_formats import BadContent, csv_header
-from siltstone.dataset.load.source_files import Format, format_of, open_text
+from siltstone.dataset.load.source_files import TEXT_READ_ERRORS, Format, format_of, open_text
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.ddl import as_schema
 from siltstone.spark_tasks.csv_rows import PLAIN
@@ -92,8 +92,7 @@ def columns_of(file: Path) -> pa.Schema:
         ) from error
     except (
         pa.ArrowException,
-        OSError,
-        EOFError,
+        *TEXT_READ_ERRORS,
         ValueError,
         TypeError,
         RecursionError,

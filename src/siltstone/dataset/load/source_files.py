@@ -7,6 +7,7 @@ import bz2
 import glob
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,6 +46,8 @@ _SUFFIXES: Final = {
 }
 _OPENERS: Final[dict[str, Callable[..., Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 """Compressions that both Python and a Spark without additions can read."""
+TEXT_READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+"""Exceptions of reading a text file, also through its compression."""
 _OTHER_COMPRESSIONS: Final = frozenset(
     {".zst", ".zstd", ".lz4", ".lzo", ".snappy", ".xz", ".zip", ".deflate", ".br", ".7z", ".tgz", ".tar", ".z"}
 )
