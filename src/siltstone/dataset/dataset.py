@@ -335,11 +335,8 @@ class Dataset:
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
         limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
         limits.check(str(self.name))
-        return Producer(
-            lambda waiting: write_appends(self._now().writer, waiting, at_most=None),
-            limits,
-            clock=self._parts.store.clock,
-        )
+        clock = self._parts.store.clock
+        return Producer(lambda parcels: write_appends(self._now().writer, parcels, at_most=None), limits, clock=clock)
 
     def tombstone(
         self,
@@ -539,8 +536,7 @@ class Dataset:
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
         condition = self._conditions().for_spark(where, self.schema.names)
-        with condition_errors(self._parts.store):
-            return self.read_at(snapshot, once=True).where(condition)
+        return self.read_at(snapshot, once=True).where(condition)
 
     def count_matching(self, where: str) -> int:
         """Return the number of rows that match a condition now, on Spark; raise InvalidRequest if it is not valid."""
@@ -584,11 +580,10 @@ class Dataset:
         """
         store = self._store
         names = view_columns(store, columns)
-        if where is None:
-            return self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=names), at=at)
-        needed = list(dict.fromkeys([*names, *self._conditions().columns(where, store.schema)]))
+        compared = [] if where is None else self._conditions().columns(where, store.schema)
+        needed = list(dict.fromkeys([*names, *compared]))
         rows = self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=needed), at=at)
-        return self._conditions().rows(rows, where).select(names)
+        return rows if where is None else self._conditions().rows(rows, where).select(names)
 
     def to_pandas(
         self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
@@ -605,9 +600,8 @@ class Dataset:
     def count(self, *, where: str | None = None, at: At | None = None) -> int:
         """Return the number of rows, or of rows that match a condition, without Spark (`count_matching`: on Spark)."""
         if where is not None:
-            return int(
-                self.to_arrow(columns=self._conditions().columns(where, self.schema), where=where, at=at).num_rows
-            )
+            columns = self._conditions().columns(where, self.schema)
+            return int(self.to_arrow(columns=columns, where=where, at=at).num_rows)
         return self._with_snapshot(lambda snapshot: view_count(self._store, snapshot), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
@@ -736,10 +730,9 @@ class Dataset:
         """
         if not dry_run:
             self._may_write("alter")
-        wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
         alteration = Alteration(
             add=pa.schema([]) if add is None else as_schema(add),
-            widen=wider,
+            widen={name: as_type(kind, column=name) for name, kind in (widen or {}).items()},
             comments=comments or {},
             tags=tags or {},
             defaults=defaults or {},
@@ -749,8 +742,7 @@ class Dataset:
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk all that is no longer part of the dataset."""
         self._may_compact("compact")
-        store = self._store
-        return self._maintenance().compact(store, purge=purge)
+        return self._maintenance().compact(self._store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
         """Merge the small files of unfolded changes, without Spark. The dataset's rows do not change.
@@ -762,13 +754,11 @@ class Dataset:
         """
         if not dry_run:
             self._may_compact("squash")
-        store = self._store
-        return self._maintenance().squash(store, dry_run=dry_run)
+        return self._maintenance().squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
         """Return the estimated work of `compact` now; nothing is changed and Spark is not started."""
-        store = self._store
-        return self._maintenance().estimate(store)
+        return self._maintenance().estimate(self._store)
 
     def tiers(self) -> tuple[Tier, ...]:
         """Return the tiers by which the periods of this log are rolled up; empty for a keyed dataset.
@@ -806,25 +796,21 @@ class Dataset:
             Conflict: another compaction was first with some files; periods before them are clustered.
         """
         self._may_compact("cluster")
-        store = self._store
-        return self._maintenance().cluster_all(store, by=as_names(by))
+        return self._maintenance().cluster_all(self._store, by=as_names(by))
 
     def cluster_estimate(self, by: str | Sequence[str] | None = None) -> ClusterEstimate:
         """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started."""
-        store = self._store
-        return self._maintenance().cluster_estimate(store, by=as_names(by))
+        return self._maintenance().cluster_estimate(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
         if not dry_run:
             self._may_compact("vacuum")
-        store = self._store
-        return self._maintenance().vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
+        return self._maintenance().vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:
         """Return the status of the dataset: rows, files, bytes, backlog."""
-        store = self._store
-        return self._maintenance().status(store)
+        return self._maintenance().status(self._store)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401
