@@ -385,7 +385,7 @@ class Dataset:
         def hide(snapshot: Snapshot) -> Ack:
             with condition_errors(self._parts.store):
                 keys = self._matching(where, snapshot).select(*self.key)
-                return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **request.__dict__)
+                return self._now().loader.tombstone_frame(keys, request=request, planned_at=snapshot.sequence)
 
         return write_matching(self._parts.store, lambda: self._with_snapshot(hide))
 

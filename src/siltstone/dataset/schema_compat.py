@@ -4,13 +4,14 @@ Nothing is cast with loss.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type, from_struct_json, inner_types, type_name
+from siltstone.spark_tasks.values import MISFITS, reader, text_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +68,16 @@ def fits(found: pa.DataType, expected: pa.DataType) -> bool:
         return found.unit in ("ms", "us") and (found.tz is None) == (expected.tz is None)
     inner = inner_types(found, expected)
     return inner is not None and all(fits(*pair) for pair in inner)
+
+
+def all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) -> bool:
+    """True if every value is one of the type by the rules of `spark_tasks.values`; with `as_text`, text of a file."""
+    read = text_reader(kind) if as_text else reader(kind)
+    try:
+        pa.array([read(value) for value in values], kind)
+    except MISFITS:
+        return False
+    return True
 
 
 def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":

@@ -15,7 +15,7 @@ import csv
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -34,7 +34,7 @@ from siltstone.dataset.load.source_files import (
     partition_value,
 )
 from siltstone.dataset.read.spark_frames import spark_schema
-from siltstone.dataset.schema_compat import check_names, check_type, fitted
+from siltstone.dataset.schema_compat import all_fit, check_names, check_type, fitted
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type
@@ -79,11 +79,7 @@ class ValidatedFiles:
     """The form of the CSV files."""
 
     def refuse_bad(self) -> None:
-        """Reject the load if a file is bad, and name the first bad files.
-
-        Raises:
-            InvalidRequest: there are bad files.
-        """
+        """Raise InvalidRequest if there are bad files; the message names the first ones."""
         if not self.bad:
             return
         named = [f"{bad.path} {bad.reason}" for bad in self.bad[:MAX_NAMED]]
@@ -115,8 +111,8 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     check: dict[Format, Callable[[Path, pa.Schema, str], _CheckedFile]] = {
         Format.PARQUET: _check_parquet,
         Format.CSV: partial(_check_csv, form=form),
-        Format.JSON: _check_json,
-        Format.NDJSON: _check_json_lines,
+        Format.JSON: partial(_check_json, max_bytes=MAX_JSON_BYTES),
+        Format.NDJSON: _check_json,
     }
     first: tuple[Path, _CheckedFile] | None = None
     good: list[Path] = []
@@ -181,10 +177,7 @@ def _check_parquet(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
 
 
 def _has_old_dates(footer: pq.FileMetaData) -> bool:
-    """True if Spark before 3 wrote the file.
-
-    Spark then reads its dates and times by a calendar that no other reader uses.
-    """
+    """True if Spark before 3 wrote the file: Spark reads its dates by a calendar that no other reader uses."""
     metadata = footer.metadata or {}
     if any(key in metadata for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
         return True
@@ -202,11 +195,7 @@ def _check_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) ->
 
 
 def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
-    """Return the fields of a CSV file's first line.
-
-    Raises:
-        BadContent: there is no first line, or it cannot be read.
-    """
+    """Return the fields of a CSV file's first line; raise BadContent if there is none, or it cannot be read."""
     try:
         with open_text(file) as handle:
             start = handle.readline(MAX_HEADER_BYTES)
@@ -222,15 +211,11 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
-def _check_json(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
-    size = file.stat().st_size
-    if size > MAX_JSON_BYTES:
-        raise BadContent(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
-    return _check_json_lines(file, schema, dataset)
-
-
-def _check_json_lines(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
+def _check_json(file: Path, schema: pa.Schema, dataset: str, *, max_bytes: int | None = None) -> _CheckedFile:
     """Check a JSON file as a whole. Spark's tasks check names and values row by row."""
+    size = file.stat().st_size
+    if max_bytes is not None and size > max_bytes:
+        raise BadContent(f"has {size} bytes; a JSON file may have {max_bytes}. Write one object a line (.ndjson)")
     partition = partition_of(file)
     try:
         with open_text(file) as handle:
@@ -267,18 +252,10 @@ def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> N
             raise BadContent(
                 f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
             )
-        if value is not None and not _is_value(value, field.type):
+        if value is not None and not all_fit([value], field.type, as_text=True):
             raise BadContent(
                 f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
             )
-
-
-def _is_value(text: str, kind: pa.DataType) -> bool:
-    try:
-        pa.scalar(values.text_reader(kind)(text), kind)
-    except values.MISFITS:
-        return False
-    return True
 
 
 def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, schema: pa.Schema) -> "DataFrame":
@@ -289,10 +266,7 @@ def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, sch
         literal = "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
         roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(literal)
     frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionAll(frame)
-    return whole
+    return reduce(lambda whole, frame: whole.unionAll(frame), frames)
 
 
 def _read(

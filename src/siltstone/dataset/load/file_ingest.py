@@ -85,7 +85,9 @@ class FileIngest:
         marks = {file: file_mark(file) for file in source.files}
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
-        new = source.without([*skipped, *_repeated_files(hashes)])
+        first = {digest: file for file, digest in reversed(hashes.items())}
+        repeated = [file for file, digest in hashes.items() if first[digest] != file]
+        new = source.without([*skipped, *repeated])
         form = request.form or PLAIN
         checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
         self._quarantine_files(checked, quarantine, all_new=not skipped)
@@ -178,14 +180,3 @@ def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
         return loader.load(replace(load, frame=persisted))
     finally:
         persisted.unpersist()
-
-
-def _repeated_files(hashes: dict[Path, str]) -> list[Path]:
-    """Return the files with the same bytes as an earlier file of the list. One of them is enough."""
-    seen: set[str] = set()
-    repeated = []
-    for file, digest in hashes.items():
-        if digest in seen:
-            repeated.append(file)
-        seen.add(digest)
-    return repeated

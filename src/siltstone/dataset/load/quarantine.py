@@ -65,22 +65,14 @@ class Quarantine:
         return self.path / ROWS
 
     def make(self) -> None:
-        """Create the folder.
-
-        Raises:
-            Unavailable: it cannot be written.
-        """
+        """Create the folder; raise Unavailable if it cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def put_files(self, bad: Sequence[BadFile]) -> None:
-        """Copy bad files, and record the reason of each.
-
-        Raises:
-            Unavailable: the folder cannot be written.
-        """
+        """Copy bad files, and record the reason of each; raise Unavailable if the folder cannot be written."""
         self.make()
         try:
             (self.path / FILES).mkdir()
@@ -94,11 +86,7 @@ class Quarantine:
             raise self._unwritable(error) from error
 
     def settle(self) -> None:
-        """Remove Spark's side files, and make the quarantined files durable.
-
-        Raises:
-            Unavailable: the disk refused.
-        """
+        """Remove Spark's side files, and make the quarantined files durable; raise Unavailable if the disk refuses."""
         if not self.path.is_dir():
             return
         try:

@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from siltstone.dataset.load.file_formats import BadContent, csv_header
 from siltstone.dataset.load.source_files import TEXT_READ_ERRORS, Format, format_of, open_text
+from siltstone.dataset.schema_compat import all_fit
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.ddl import as_schema
 from siltstone.spark_tasks.csv_rows import PLAIN
-from siltstone.spark_tasks.values import MISFITS, read_json, reader, shown, text_reader
+from siltstone.spark_tasks.values import read_json, shown
 
 SAMPLE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a text file that are read to infer its columns."""
@@ -31,7 +32,6 @@ MAX_ARRAY_BYTES: Final = 16 * 1024 * 1024
 """Largest JSON array in bytes, because it is read whole."""
 _PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _ZONED, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-_CSV_KINDS: Final = (pa.bool_(), pa.int64(), pa.float64())
 
 
 def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
@@ -123,13 +123,10 @@ def _sample(file: Path) -> bytes:
 def _csv_kind(texts: Sequence[str]) -> pa.DataType:
     if not texts:
         return pa.string()
-    for kind in _CSV_KINDS:
-        is_number = not pa.types.is_boolean(kind)
-        if is_number and not all(_PLAIN_NUMBER.fullmatch(text) for text in texts):
-            continue
-        if _all_fit(texts, kind, as_text=True):
-            return kind
-    return _text_kind(texts)
+    are_numbers = all(_PLAIN_NUMBER.fullmatch(text) for text in texts)
+    kinds = (pa.bool_(), pa.int64(), pa.float64()) if are_numbers else (pa.bool_(),)
+    fitting = (kind for kind in kinds if all_fit(texts, kind, as_text=True))
+    return next(fitting, None) or _text_kind(texts)
 
 
 def _json_columns(file: Path) -> pa.Schema:
@@ -177,23 +174,14 @@ def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
         return pa.struct([(n, _json_kind((value.get(n) for value in found), f"{column}.{n}")) for n in names])
     else:
         raise ValueError(f"column {column!r} has values of several types; name its type with --schema")
-    if not _all_fit(found, kind):
+    if not all_fit(found, kind):
         raise ValueError(f"column {column!r} has numbers that {kind} cannot hold; name its type with --schema")
     return kind
 
 
 def _text_kind(texts: Sequence[str]) -> pa.DataType:
-    if _all_fit(texts, pa.date32()):
+    if all_fit(texts, pa.date32()):
         return pa.date32()
-    if not _all_fit(texts, _ZONED):
+    if not all_fit(texts, _ZONED):
         return pa.string()
-    return _LOCAL if _all_fit(texts, _LOCAL) else _ZONED
-
-
-def _all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) -> bool:
-    read = text_reader(kind) if as_text else reader(kind)
-    try:
-        pa.array([read(value) for value in values], kind)
-    except MISFITS:
-        return False
-    return True
+    return _LOCAL if all_fit(texts, _LOCAL) else _ZONED

@@ -7,7 +7,7 @@ Arrow sorts large loads inside Spark's tasks, in three steps:
 3. each task gathers some ranges from all runs, sorts them one by one and writes one Parquet file.
 
 Tasks read Parquet files themselves where they can (`FileRows`). Spark sends them other rows (`FrameRows`). Spark's
-shuffle sorts loads that fit one file, and all loads where tasks cannot do this.
+shuffle sorts loads that fit one file, and all loads where tasks cannot do this (`staged_load`).
 
 A bad row or a repeated key ends the Arrow sort. Spark's sort then counts the bad rows and can name them.
 """
@@ -89,13 +89,6 @@ class SortedFiles:
 
     names: list[str]
     rows: int
-
-
-def sorted_by_spark(frame: "DataFrame", store: Store, size: Size | None) -> "DataFrame":
-    """Return the frame in sorted ranges of keys, one for each file."""
-    key = store.spec.key
-    files = size.files(store) if size is not None else 1
-    return frame.repartitionByRange(files, *key).sortWithinPartitions(*key)
 
 
 def runs_folder(folder: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from siltstone.model.reports import Ack, AuditRecord, TombstoneAck
 from siltstone.model.spec import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneRequest:
     """The arguments of `Dataset.tombstone` besides the keys or the condition."""
 
@@ -50,7 +50,7 @@ def write_tombstones(
     matched = None
     with suppress(Corruption, Unavailable):  # rows can be hidden without the count
         matched = _count_hidden(spec, current, table)
-    ack = writer.write_rows(table, Op.TOMBSTONE, **request.__dict__)
+    ack = writer.write_rows(table, Op.TOMBSTONE, **asdict(request))
     return _tombstone_ack(ack, matched)
 
 
