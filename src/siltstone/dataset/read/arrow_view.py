@@ -5,7 +5,7 @@ latest = the last row of Δ per key by (sequence, position); view = base without
 A row's own sequence is ``coalesce(_row_seq, _seq)``, because a squashed file holds rows of several sequences.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -93,8 +93,7 @@ def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     except pa.ArrowInvalid:  # the chunks of a column are concatenated first, and do not fit
         large = pa.schema([field.with_type(_LARGE.get(field.type, field.type)) for field in rows.schema])
         try:
-            table = rows.cast(large)
-            return pa.concat_tables(_narrowed(table.take(order), rows.schema))
+            return pa.concat_tables(_narrowed(rows.cast(large).take(order), rows.schema))
         except pa.ArrowInvalid as error:
             raise Unavailable(
                 f"{rows.num_rows:,} unfolded rows hold more than 2 GB of nested values ({error}). "
@@ -140,6 +139,16 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.filter(pa.array(is_last))  # chunk by chunk: `take` fails on more than 2 GiB of text
 
 
+def latest_changes(
+    store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] = (), places: bool = False
+) -> pa.Table:
+    """Return the last change of each key, with the key and some columns; with `raw`, tombstones are left out."""
+    rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns], places=places)
+    if raw:
+        rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
+    return latest_per_key(rows, store.spec.key)
+
+
 def merged_table(
     store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
 ) -> pa.Table:
@@ -149,10 +158,7 @@ def merged_table(
     """
     requested = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*requested, *store.spec.key]))
-    changes = unfolded_rows(store, snapshot, columns=names)
-    if raw:
-        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
-    latest = latest_per_key(changes, store.spec.key)
+    latest = latest_changes(store, snapshot, raw=raw, columns=names)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(requested)
     parts = [_without(rows, latest, store.spec.key).select(requested) for rows in base_tables(store, snapshot, names)]
     schema = pa.schema([store.schema.field(name) for name in requested])
@@ -161,17 +167,13 @@ def merged_table(
 
 def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
     """Return the first rows of `merged_table`, reading little more: all changed keys, no other column."""
-    key = store.spec.key
-    changes = unfolded_rows(store, snapshot, columns=[*key, OP])
-    if raw:
-        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
-    latest = latest_per_key(changes, key)
+    latest = latest_changes(store, snapshot, raw=raw)
     parts = [store.schema.empty_table()]
     missing = rows
     for batch in base_batches(store, snapshot):
         if missing <= 0:
             break
-        parts.append(_without(pa.Table.from_batches([batch]), latest, key).slice(0, missing))
+        parts.append(_without(pa.Table.from_batches([batch]), latest, store.spec.key).slice(0, missing))
         missing -= parts[-1].num_rows
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).slice(0, max(0, missing))
     return pa.concat_tables([*parts, _whole_rows(store, snapshot, upserts)])
@@ -213,12 +215,11 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows.column(SEQ).to_pylist(), rows.column(POS).to_pylist(), strict=True))
 
 
-def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Iterable[pa.Table]:
-    """Yield the rows of base, with all or some of the user's columns, a file at a time."""
-    names = store.schema.names if columns is None else columns
+def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield some of the user's columns of base, a file at a time."""
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
-        yield read_file(path, store.schema, names, verify=store.settings.verify_checksums)
+        yield read_file(path, store.schema, columns, verify=store.settings.verify_checksums)
 
 
 def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -228,10 +229,7 @@ def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array:
-    """Return for each row whether its key is among the keys of `others`.
-
-    Only key columns are compared, so other columns may have any type.
-    """
+    """Return for each row whether its key is among the keys of `others`; other columns may have any type."""
     if len(key) == 1:
         return pc.is_in(rows.column(key[0]), value_set=others.column(key[0]).combine_chunks())
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))

@@ -43,10 +43,7 @@ Range = tuple[Moment, Moment]
 RANK: Final = "_rank"
 """Column: rank of a row among its duplicates, from 1. The row with rank 1 survives."""
 _PERIOD_MARGIN: Final = datetime.timedelta(days=6)
-"""Margin around a period.
-
-A month that was rolled up from weeks holds up to three days of its neighbours; this is twice that.
-"""
+"""Twice the days of neighbours that a month may hold: up to three, if it was rolled up from weeks."""
 _ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
 
 
@@ -173,10 +170,7 @@ def with_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: boo
 
 
 def _join_side(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
-    """Return the deciding columns of `others` under other names, and the join condition.
-
-    Few rows are broadcast to all tasks.
-    """
+    """Return the deciding columns of `others` under other names, broadcast if few, and the join condition."""
     from pyspark.sql import functions as F
 
     names = store.spec.dedup_by

@@ -26,7 +26,6 @@ from siltstone.dataset.read.arrow_view import (
     base_batches,
     base_tables,
     change_rows_in,
-    read_file,
     unfolded_rows,
 )
 from siltstone.dataset.read.dedup import (
@@ -39,12 +38,12 @@ from siltstone.dataset.read.dedup import (
     without_equal,
 )
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, files_frame, join_side
-from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.arrays import Numbers
-from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.columns import OP, SEQ, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor
 
@@ -83,7 +82,7 @@ def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
     path = store.changes.path / file.path
     with readable(path), store.opened(path) as parquet:
         ranges = key_ranges(parquet.metadata, OP)
-    return any(not found.known or found.high >= Op.TOMBSTONE.value for found in ranges)
+    return any(not ops.known or ops.high >= Op.TOMBSTONE.value for ops in ranges)
 
 
 def tombstone_filters(store: Store, snapshot: Snapshot) -> tuple[TombstoneFilter, ...]:
@@ -201,10 +200,8 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter])
     for batch in base_batches(store, snapshot):
         yield _not_hidden(pa.Table.from_batches([batch]), stones)
     for file in snapshot.unfolded:
-        path = store.changes.path / file.path
-        rows = read_file(path, store.change_schema, store.change_schema.names, verify=store.settings.verify_checksums)
-        sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-        rows = rows.append_column(SEQ, sequences).filter(pc.greater(sequences, snapshot.watermark))
+        rows = change_rows_in(store, [file])
+        rows = rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark))
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
 
 

@@ -97,9 +97,8 @@ class KeySet:
             first.setdefault(value, at)
         self.number: Mapping[Hashable, int] = {value: number for number, value in enumerate(first)}
         rows = keys.select(self.key)
-        self.table = (
-            rows if len(first) == rows.num_rows else rows.take(pa.array(list(first.values())))
-        ).combine_chunks()
+        rows = rows if len(first) == rows.num_rows else rows.take(pa.array(list(first.values())))
+        self.table = rows.combine_chunks()
 
     @cached_property
     def _sorted(self) -> tuple[list[Any], list[int], list[list[Any]]] | None:
@@ -135,11 +134,7 @@ class KeySet:
 
 
 def check_key_count(store: Store, keys: int) -> None:
-    """Limit the keys of one lookup.
-
-    Raises:
-        InvalidRequest: there are too many.
-    """
+    """Raise InvalidRequest if there are too many keys for one lookup."""
     if keys > MAX_LOOKUP_KEYS:
         raise InvalidRequest(
             f"Dataset {store.name}: {keys} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
@@ -380,10 +375,7 @@ def _each(work: Callable[[T], U], parts: Sequence[T], is_cached: Callable[[T], b
 
 
 def plain_keys(table: pa.Table, key: Iterable[str]) -> list[Hashable]:
-    """Return keys as values that compare and hash.
-
-    Times and dates become numbers, because Python cannot hold all of them.
-    """
+    """Return keys as values that compare and hash. Times and dates become numbers: Python cannot hold all of them."""
     columns = [_plain(table.column(name)) for name in key]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 

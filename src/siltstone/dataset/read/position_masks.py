@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of
+from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of, latest_changes
 from siltstone.dataset.read.spark_frames import LISTED_FILES, arrow_frame, by_hash, scan
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CHANGE_FILES: Final = 128
-"""Largest number of change files in the scan.
-
-More are read once, as Arrow, because every query would open each of them.
-"""
+"""Most change files in the scan. More are read once, as Arrow, because every query would open each of them."""
 LOOKED_UP_KEYS: Final = 200
 """Largest number of new keys that are looked up one by one. More are joined with base's keys."""
 MASK_ROWS_BITS: Final = 6
@@ -80,13 +77,12 @@ class Hidden:
             self.masks.unpersist()
 
 
-def hidden_rows(
-    spark: "SparkSession", store: Store, snapshot: Snapshot, latest: pa.Table, *, before: object, raw: bool
-) -> Hidden:
+def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, before: object, raw: bool) -> Hidden:
     """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
 
     Masks found `before` over the same base are reused. Only keys that are new since are searched.
     """
+    latest = latest_changes(store, snapshot, raw=raw, places=True)
     keys = latest.select(list(store.spec.key))
     previous = before if isinstance(before, Hidden) else None
     new, masks = keys, _MASKS.empty_table()
@@ -144,9 +140,7 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
     found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
     masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
-    by_size = {
-        file.size_bytes: _file_name(file) for file in files
-    }  # names are long, so Spark sends only those that differ
+    by_size = {file.size_bytes: _file_name(file) for file in files}  # Spark sends only the long names that differ
     sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
     names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
     return masks.set_column(1, _NAME, names)
@@ -173,10 +167,7 @@ def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
 
 def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
     tables = [
-        pa.table(
-            [(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks],
-            schema=_MASKS,
-        )
+        pa.table([(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks], schema=_MASKS)
         for file, runs, masks in found
     ]
     return pa.concat_tables([_MASKS.empty_table(), *tables])

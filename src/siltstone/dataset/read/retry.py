@@ -37,10 +37,8 @@ def with_snapshot(
             failure = error
         except Exception as error:
             # `spark_errors` imports PySpark, so only errors of these packages reach it.
-            is_spark_error = type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(
-                error, spark_errors()
-            )
-            if not is_spark_error or not is_missing_file(error):
+            may_be_spark = type(error).__module__.startswith(("pyspark", "py4j"))
+            if not (may_be_spark and isinstance(error, spark_errors()) and is_missing_file(error)):
                 raise
             failure = error
     raise files_vanished(current()) from failure

@@ -93,13 +93,7 @@ class Past:
     """The earlier states of one dataset that its logs retain. `changes` is read before `base`, as by every reader."""
 
     def __init__(self, store: Store) -> None:
-        """Read both logs.
-
-        Raises:
-            FileNotFoundError: a log was cleaned during the read; read it again.
-            LogChanged: the same.
-            Gone: the dataset was dropped.
-        """
+        """Read both logs; FileNotFoundError or LogChanged: one was cleaned during the read, so read it again."""
         self._store = store
         self._now = store.snapshot()
         self._changes = _moments(store.changes, APP_SEQ, APP_PRUNE)
@@ -167,10 +161,7 @@ class Past:
             yield found, latest_ms if found.changed_ms or not found.version else None
 
     def _next_change_ms(self, fold: Moment) -> int | None:
-        """Return the time of the first change after the newest fold.
-
-        The log of `changes` begins after the requested time.
-        """
+        """Return the time of the first change after the newest fold; `changes` begins after the requested time."""
         watermark, oldest = _number(fold, APP_FOLD), self._changes[0]
         if _number(oldest, APP_SEQ) <= watermark:
             return oldest.at_ms
@@ -203,10 +194,10 @@ class Past:
         return replace(pinned, files=files, transactions={APP_SEQ: sequence})
 
     def _open(self, table: Table, version: int, *apps: str) -> TableVersion:
-        place = (table.path.name, version)
-        if place not in self._opened:
-            self._opened[place] = table.at(version, *apps)
-        return self._opened[place]
+        key = (table.path.name, version)
+        if key not in self._opened:
+            self._opened[key] = table.at(version, *apps)
+        return self._opened[key]
 
     def not_retained(self, point: Point) -> NotFound:
         """Return the error that lists what can be read instead."""
@@ -247,14 +238,15 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
         transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
         at_ms = max(at_ms, entry.at_ms)
         changed = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
-        moment = Moment(
-            version=entry.version,
-            at_ms=at_ms,
-            transactions=dict(transactions),
-            content_changed=APP_CONTENT in entry.transactions,
-            changed_ms=(int(changed[0]), int(changed[1])) if all(text.isdigit() for text in changed) else None,
+        moments.append(
+            Moment(
+                version=entry.version,
+                at_ms=at_ms,
+                transactions=dict(transactions),
+                content_changed=APP_CONTENT in entry.transactions,
+                changed_ms=(int(changed[0]), int(changed[1])) if all(text.isdigit() for text in changed) else None,
+            )
         )
-        moments.append(moment)
     return moments
 
 

@@ -40,11 +40,7 @@ class Limits:
     size_bytes: int
 
     def check(self, dataset: str) -> None:
-        """Validate the limits: others would never flush, or always.
-
-        Raises:
-            InvalidRequest: a limit is not a positive number.
-        """
+        """Raise InvalidRequest for a limit that is not a positive number: it would never flush, or always."""
         limits: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
         for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < threading.TIMEOUT_MAX:
@@ -187,9 +183,7 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
     start = 0
     for parcel in taken:
         count = len(parcel.rows)
-        parcel_refused = tuple(
-            replace(found, row=found.row - start) for found in refused if start <= found.row < start + count
-        )
+        parcel_refused = tuple(replace(r, row=r.row - start) for r in refused if start <= r.row < start + count)
         refused = refused[len(parcel_refused) :]  # refused rows are in order
         written = count - len(parcel_refused)
         start += count

@@ -56,20 +56,14 @@ def append_ack(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
 
 
 def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa.Table:  # noqa: ANN401
-    """Return rows to append as an Arrow table with exactly the schema's columns.
-
-    Raises:
-        InvalidRequest: a row does not fit; the message names it.
-    """
+    """Return rows to append as an Arrow table with exactly the schema's columns; a BadRow names a row that misfits."""
     table = to_table(rows, schema, dataset=dataset)
     for name in spec.partition_by:
         if pa.types.is_string(schema.field(name).type):
             row = pc.index(table.column(name), "").as_py()
             if row >= 0:
-                what, why = (
-                    f"partition column {name!r} is empty text",
-                    "readers take that for null. Leave it out, or name it.",
-                )
+                what = f"partition column {name!r} is empty text"
+                why = "readers take that for null. Leave it out, or name it."
                 raise BadRow(f"Dataset {dataset}: {what} in row {row}; {why}", detail=f"{what}; {why}")
     return table
 
@@ -91,15 +85,22 @@ def good_rows(
     refused: list[RefusedRow] = []
 
     def convert(first: int, count: int) -> None:
+        if isinstance(batch, pa.Table | pa.RecordBatch):
+            part = batch.slice(first, count)
+        else:
+            part = getattr(batch, "iloc", batch)[first : first + count]
         try:
-            good.append(make(_slice(batch, first, count)))
+            good.append(make(part))
         except InvalidRequest as error:
             if count <= 1:
                 # Checked alone, the row's number in the message would be 0.
                 reason = error.detail if isinstance(error, BadRow) else str(error)
                 refused.append(RefusedRow(row=first, reason=reason))
                 if at_most is not None and len(refused) > at_most:
-                    raise TooManyRefused(refused[0]) from error
+                    raise InvalidRequest(
+                        f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {refused[0].row}: "
+                        f"{refused[0].reason} Nothing was written."
+                    ) from error
                 return
             convert(first, count // 2)
             convert(first + count // 2, count - count // 2)
@@ -107,38 +108,14 @@ def good_rows(
     can_slice = isinstance(batch, pa.Table | pa.RecordBatch | list | tuple) or hasattr(batch, "iloc")
     if not can_slice or not len(batch):
         return make(batch), ()
-    try:
-        convert(0, len(batch))
-    except TooManyRefused as many:
-        raise InvalidRequest(
-            f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {many.example.row}: "
-            f"{many.example.reason} Nothing was written."
-        ) from many
+    convert(0, len(batch))
     return pa.concat_tables(good) if good else None, tuple(refused)
-
-
-class TooManyRefused(Exception):  # noqa: N818
-    """More rows are bad than the limit allows to name."""
-
-    def __init__(self, example: RefusedRow) -> None:
-        """Store one of them for the message."""
-        super().__init__(example)
-        self.example = example
-
-
-def _slice(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
-    if isinstance(rows, pa.Table | pa.RecordBatch):
-        return rows.slice(first, count)
-    return rows.iloc[first : first + count] if hasattr(rows, "iloc") else rows[first : first + count]
 
 
 def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return the tombstones, one row each: the subject columns, null where a column is not named.
 
     The values are those of the one subject column, or dicts that name one or more subject columns.
-
-    Raises:
-        InvalidRequest: there is no subject column, or a value does not fit.
     """
     if not subject:
         raise InvalidRequest(

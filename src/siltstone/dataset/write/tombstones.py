@@ -55,11 +55,7 @@ def write_tombstones(
 
 
 def write_matching(store: Store, attempt: Callable[[], Ack]) -> TombstoneAck:
-    """Hide the rows that match a condition. Repeat the attempt if one of them was changed: it may no longer match.
-
-    Raises:
-        Conflict: rows were changed during every attempt; nothing was hidden.
-    """
+    """Hide the rows that match a condition. Repeat the attempt if one of them was changed: it may no longer match."""
     for _ in range(SNAPSHOT_TRIES):
         with suppress(ChangedMeanwhile):
             ack = attempt()
