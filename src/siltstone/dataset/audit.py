@@ -71,7 +71,7 @@ def _lines(store: Store) -> list[AuditRecord | None]:
 def append(store: Store, new: Sequence[AuditRecord]) -> None:
     """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
 
-    Unavailable means that the file cannot be written. No record counts as written.
+    Unavailable: the file cannot be written, and no record counts as written.
     """
     path = _path(store)
     fields = [record.to_dict() for record in new]
@@ -97,10 +97,6 @@ def append_missing(store: Store, snapshot: Snapshot) -> None:
     """Append the records of a snapshot's unfolded tombstones that the file lacks.
 
     A compaction calls this before the commit that removes their change rows.
-
-    Raises:
-        FileNotFoundError: a change file was removed since the snapshot.
-        Unavailable: the file cannot be written.
     """
     in_rows = _records_of_change_rows(store, snapshot)
     if in_rows:

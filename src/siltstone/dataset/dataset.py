@@ -225,7 +225,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
-            Gone: the dataset was dropped.
         """
         self._may_write("upsert into")
         self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
@@ -305,7 +304,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
-            Gone: the dataset was dropped.
         """
         self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
@@ -467,7 +465,7 @@ class Dataset:
             form=form,
         )
         with noticing_absence():
-            return parts.ingest(self._spark).take_files(request)
+            return parts.ingest(self._spark).load_files(request)
 
     def ingest_jdbc(  # noqa: PLR0913  # one parameter for each thing to say about a database
         self,
@@ -519,7 +517,7 @@ class Dataset:
         )
         parts = self._now()
         with noticing_absence():
-            return parts.ingest(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
+            return parts.ingest(self._spark).load_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
     def read(self, *, raw: bool = False, once: bool = False, at: At | None = None) -> "DataFrame":
         """Return the merged view as a Spark frame, pinned to the current snapshot, or to an earlier one with `at`.
@@ -623,7 +621,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: a key or a column does not fit the dataset, or there are too many keys.
-            Gone: the dataset was dropped.
         """
         self.require_key()
         try:

@@ -49,7 +49,7 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
     removed = []
     for folder, dropped in _unnamed(registry, layout):  # interrupted drops and creates
         if dropped is not None:
-            registry.bury(dropped)
+            registry.remove_dropped(dropped)
         elif REMOVED.match(folder.path.name):
             _finish_removal(folder.path)
         elif ending := _ENDINGS.get(content_of(folder.path, folder.name)):
@@ -66,13 +66,8 @@ def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]
 
     If the registry was lost, all folders with datasets are listed.
     """
-    return [
-        folder
-        for folder, dropped in _unnamed(registry, layout)
-        if dropped is None
-        and INCARNATION.match(folder.path.name)
-        and content_of(folder.path, folder.name) is Content.DATASET
-    ]
+    idle = [folder for folder, row in _unnamed(registry, layout) if row is None and INCARNATION.match(folder.path.name)]
+    return [folder for folder in idle if content_of(folder.path, folder.name) is Content.DATASET]
 
 
 def _finish_removal(path: Path) -> None:

@@ -17,6 +17,7 @@ import datetime
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -143,12 +144,7 @@ class Registry:
         )
 
     def find(self, name: DatasetName) -> Registration:
-        """Return the current registration of a name.
-
-        Raises:
-            NotFound: no such dataset, or no lake.
-            Corruption: its tables are not on disk.
-        """
+        """Return the current registration of a name (else NotFound) whose tables are on disk (else Corruption)."""
         self.require_lake()
         row = self._find(name)
         if error := self.broken(row):
@@ -280,7 +276,7 @@ class Registry:
         self._check_unregistered(name)
         if existing is not None:
             # finish a crashed drop first: stale handles must be Gone before the name is live again
-            self.bury(existing)
+            self.remove_dropped(existing)
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
@@ -412,13 +408,13 @@ class Registry:
         except OSError as error:
             raise unwritable(self._layout, error) from error
 
-    def drop_unused(self, made: Registration) -> bool:
+    def drop_unused(self, row: Registration) -> bool:
         """Drop an incarnation that `create` made for this caller, if nothing was committed since; return whether."""
-        store = self.store(made)
+        store = self.store(row)
         with contextlib.suppress(Gone, NotFound, Conflict):  # another process has dropped it
-            is_unused = made.is_new and store.changes.is_untouched() and store.base.is_untouched()
-            if is_unused and self._find(made.name).incarnation == made.incarnation:
-                return bool(self.drop(made.name))
+            is_unused = row.is_new and store.changes.is_untouched() and store.base.is_untouched()
+            if is_unused and self._find(row.name).incarnation == row.incarnation:
+                return bool(self.drop(row.name))
         return False
 
     def drop(self, name: DatasetName) -> Registration:
@@ -446,17 +442,15 @@ class Registry:
             )
         self._write(replace(before, n=before.n + 1, state=DROPPED, at=self._clock.now()), before)
         reach("drop.after_registry")
-        self.bury(before)
+        self.remove_dropped(before)
         return before
 
-    def bury(self, dropped: Registration) -> None:
+    def remove_dropped(self, dropped: Registration) -> None:
         """Mark both tables of a dropped incarnation and remove its folder; safe to repeat."""
         store = self.store(dropped)
         for table in (store.changes, store.base):
-            try:
+            with contextlib.suppress(SiltstoneError):  # already marked, or already removed: both are fine
                 table.set_properties({PROPERTY_DROPPED: dropped.incarnation})
-            except SiltstoneError:
-                continue  # already marked, or already removed: both are fine
         reach("drop.after_marks")
         store.forget()
         if self._layout.link_in(store.path):
@@ -471,13 +465,9 @@ def remove_empty_parents(folder: Path, layout: Layout) -> None:
 
     A concurrent create tries again until its incarnation's folder exists. From then on no folder above it is empty.
     """
-    for parent in folder.parents:
-        if parent == layout.root:
-            return
-        try:
+    with contextlib.suppress(OSError):  # not empty, or already gone
+        for parent in takewhile(lambda parent: parent != layout.root, folder.parents):
             parent.rmdir()
-        except OSError:
-            return  # not empty, or already gone
 
 
 def make_folder(folder: Path) -> None:

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown(names: Iterable[str], schema: pa.Schema, *, dataset: str) -> None:
-    """Reject columns that a dataset does not have.
-
-    Raises:
-        InvalidRequest: there is one; the message names it.
-    """
+    """Raise InvalidRequest that names the columns which a dataset does not have."""
     existing = set(schema.names)
     unknown = [name for name in names if name not in existing]
     if unknown:
@@ -81,10 +77,7 @@ def all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) 
 
 
 def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":
-    """Return the frame with exactly the schema's columns, in its order and types, and the columns `keep`.
-
-    Missing columns are null.
-    """
+    """Return the frame with exactly the schema's columns, in order and type (null if missing), and `keep`."""
     from pyspark.sql import functions as F
 
     have = set(frame.columns)
@@ -98,11 +91,7 @@ def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -
 
 
 def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "DataFrame":
-    """Check that every column of a user's Spark frame fits, and convert it to the dataset's columns.
-
-    Raises:
-        InvalidRequest: unknown or missing columns, or a type that would have to be cast with loss.
-    """
+    """Convert a user's Spark frame to the dataset's columns; InvalidRequest names a column that does not fit."""
     columns = from_struct_json(frame.schema.jsonValue())
     refuse_unknown(columns.names, schema, dataset=dataset)
     present = set(columns.names)

@@ -18,11 +18,7 @@ PROPERTY_TIERS: Final = "siltstone.tiers"
 
 
 def dataset_tiers(store: Store) -> tuple[Tier, ...]:
-    """Return the tiers of a log.
-
-    Raises:
-        InvalidRequest: the lake's tiers and those of the dataset contradict each other.
-    """
+    """Return the tiers of a log; InvalidRequest if those of the lake and of the dataset contradict each other."""
     changes = own_changes(store)
     lake_tiers = tiers_from_text(store.settings.tiers)
     if not changes:
@@ -36,11 +32,7 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
 
 
 def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -> tuple[Tier, ...]:
-    """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name.
-
-    Raises:
-        InvalidRequest: see `dataset_tiers`.
-    """
+    """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name."""
     found = dataset_tiers(store)
     return found if crons is None else tuple(tier for tier in found if tier.cron in crons.get(tier.name, ()))
 
@@ -53,8 +45,7 @@ def own_changes(store: Store) -> Changes:
 def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -> tuple[Tier, ...]:
     """Change fields of tiers for this dataset, on top of earlier changes unless `reset`; return all tiers.
 
-    Raises:
-        InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.
+    InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.
     """
     if not store.spec.is_log:
         raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")

@@ -36,11 +36,7 @@ def csv_form(  # one parameter for each option
     timestamp_format: str | None = None,
     decimal_comma: bool | None = None,
 ) -> CsvForm | None:
-    """Return the form of the CSV files; None if no option is given.
-
-    Raises:
-        InvalidRequest: an option is not valid. Nothing is loaded.
-    """
+    """Return the form of the CSV files; None without options. InvalidRequest names an option that is not valid."""
     options = (delimiter, quote, encoding, header, null_text, date_format, timestamp_format, decimal_comma)
     if all(option is None for option in options):
         return None

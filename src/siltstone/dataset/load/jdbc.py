@@ -46,11 +46,7 @@ class JdbcSource:
     partitions: int | None = None
 
     def check(self) -> None:
-        """Validate the source before Spark starts.
-
-        Raises:
-            InvalidRequest: the address is not valid or carries a password, or the options contradict each other.
-        """
+        """Reject a bad address, one with a password, and options that contradict each other, before Spark starts."""
         if not self.url.startswith("jdbc:"):
             raise InvalidRequest("A database's address starts with jdbc:, like jdbc:postgresql://host:5432/name.")
         if "password=" in self.url.lower() or "@" in self.url.partition("?")[0]:
@@ -79,10 +75,7 @@ class JdbcSource:
         return self.table if self.table is not None else f"({self.query}) AS silt_source"
 
     def frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the rows as a Spark frame.
-
-        Only the columns are queried here, and the bounds if they were not given.
-        """
+        """Return the rows as a Spark frame. Only the columns are queried here, and the bounds if they are not set."""
         options = self._options() | {"dbtable": self._from}
         if self.partition_column is not None:
             low, high = (self.lower, self.upper) if self.lower is not None else self._bounds(spark)
@@ -114,10 +107,6 @@ class JdbcSource:
         """Convert errors inside the block to readable ones without the password.
 
         Spark reports the database's message only in the causes of its own error, and shows causes only with a setting.
-
-        Raises:
-            Unavailable: the database is out of reach, or Spark has no driver for it.
-            InvalidRequest: the database refuses the user, the table or the query.
         """
         shown = spark.conf.get(_STACK, "false")
         spark.conf.set(_STACK, "true")

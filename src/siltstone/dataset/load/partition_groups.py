@@ -111,9 +111,6 @@ def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
 
     Spark gives files of different groups the same name, and readers identify files by name. So each file name gets the
     number of its folder as a prefix.
-
-    Raises:
-        Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
     """
     root = store.base.path / folder
     if not root.is_dir():
@@ -145,10 +142,9 @@ def described(store: Store, relative: str, group: Group) -> DataFile:
 
 
 def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) -> Mapping[str, Group]:
-    """Return the group of each written file by path, read from its rows. Only groups and counts leave Spark.
+    """Return the group of each written file by path, read from its rows, which must be of one group.
 
-    Raises:
-        Corruption: a file has rows of two groups, or no rows that can be read.
+    Only groups and counts leave Spark.
     """
     from pyspark.sql import functions as F
 

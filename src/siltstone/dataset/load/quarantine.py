@@ -39,11 +39,7 @@ class Quarantine:
 
     @classmethod
     def below(cls, folder: str | Path, store: Store, sources: Sequence[str | Path] = ()) -> "Quarantine":
-        """Choose a new folder below the given one.
-
-        Raises:
-            InvalidRequest: it is inside the lake or inside the load's source, or is not a folder.
-        """
+        """Choose a new folder below the given one, which must not be inside the lake or the load's source."""
         root = Path(folder).expanduser().absolute()
         lake = store.layout.root.resolve()
         if root.resolve().is_relative_to(lake):

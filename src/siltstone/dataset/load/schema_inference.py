@@ -35,12 +35,7 @@ _ZONED, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 
 
 def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
-    """Return the columns of a frame, a list of dicts, or a file.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidRequest: columns cannot be inferred.
-    """
+    """Return the columns of a frame, a list of dicts, or a file; raise InvalidRequest if they cannot be inferred."""
     if isinstance(source, str | Path):
         return columns_of(Path(source))
     if isinstance(source, pa.Table | pa.RecordBatch):
@@ -65,12 +60,7 @@ def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
 
 
 def columns_of(file: Path) -> pa.Schema:
-    """Return the columns of a file.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidRequest: the format is not supported, the file cannot be read, or a column has values of several types.
-    """
+    """Return the columns of a file. It must be readable, and each inferred column must have values of one type."""
     if not file.is_file():
         raise NotFound(f"There is no file {file}.")
     try:

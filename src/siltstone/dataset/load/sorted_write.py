@@ -102,15 +102,12 @@ class Rows(Protocol):
     @property
     def spark(self) -> "SparkSession":
         """The session that runs the tasks."""
-        ...
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
         """Run tasks over the key columns of all rows."""
-        ...
 
     def spread(self, work: Work) -> pa.Table:
         """Run tasks over all rows, with a column `IS_BAD`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,12 +96,7 @@ class Partition:
 
 
 def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | None = None) -> Source:
-    """Resolve files, folders and globs to a list of files of one format.
-
-    Raises:
-        NotFound: a path or glob matches nothing.
-        InvalidRequest: formats are mixed or unknown, or a file is compressed in a way that cannot be read.
-    """
+    """Resolve files, folders and globs to a list of files of one readable format; NotFound if one matches nothing."""
     patterns = [paths] if isinstance(paths, str | Path) else list(paths)
     files = sorted({file for path in patterns for file in _expand(str(path))})
     if not files:

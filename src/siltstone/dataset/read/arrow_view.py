@@ -40,9 +40,7 @@ def unfolded_rows(
     """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
 
     With `places`, each row also has its location: the number of its file among the unfolded ones, and its row there.
-
-    Raises:
-        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    FileNotFoundError means that a file was removed since the snapshot: take a new one.
     """
     rows = change_rows_in(store, snapshot.unfolded, columns=columns, places=places)
     return rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark)) if rows.num_rows else rows
@@ -84,8 +82,7 @@ def change_rows_in(
 def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return rows in the order of some columns. A column may hold more text than the 2 GiB of one Arrow array.
 
-    Raises:
-        Unavailable: text inside of structs, lists or maps is larger than that.
+    Unavailable means that text inside of structs, lists or maps is larger than that.
     """
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
     try:
@@ -114,11 +111,9 @@ def _narrowed(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bool) -> pa.Table:
-    """Read one Parquet file with the given columns in the schema's types. Columns that it lacks show their defaults.
+    """Read some columns of a Parquet file in the schema's types. Columns that it lacks show their defaults.
 
-    Raises:
-        FileNotFoundError: it was removed since the snapshot.
-        Corruption: it exists and cannot be read.
+    FileNotFoundError means that it was removed since the snapshot, Corruption that it cannot be read.
     """
     with readable(path), open_parquet(path, verify=verify) as file:
         table = file.read(columns=list(names))

@@ -144,10 +144,7 @@ def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
 
 
 def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
-    """Give each row its `RANK` among its duplicates, in the order of the columns `by`.
-
-    Rows that differ in the columns `apart` are not duplicates of each other.
-    """
+    """Give each row its `RANK` among its duplicates by the columns `by`. Rows that differ in `apart` are none."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

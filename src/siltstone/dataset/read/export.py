@@ -58,10 +58,7 @@ CSV_OPTIONS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""CSV options that preserve values: doubled quotes, blanks, microseconds.
-
-Null is an empty field, empty text is ``""``.
-"""
+"""CSV options that preserve quotes, blanks and microseconds. Null is an empty field, empty text is ``""``."""
 MAX_FILES: Final = 100_000
 MARKER: Final = ".siltstone-export.json"
 """Name of the file that lists an export's files. Engines and shells skip names that begin with a dot."""
@@ -264,10 +261,7 @@ def _spark_failures(store: Store) -> Iterator[None]:
 
 
 def _collect_files(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
-    """Describe the written files.
-
-    Side files and empty files are deleted, except one that shows the columns of an export without rows.
-    """
+    """Describe the files; delete side files and empty ones. One remains to show the columns of an empty export."""
     folder = work / DATA
     if not folder.is_dir():
         raise Unavailable(

@@ -292,24 +292,14 @@ def append_frame(
         frame = (frame if raw else surviving(frame, store)).select(*columns)
     if raw or not store.spec.dedup_by or store.spec.survivor is Survivor.LAST:
         return frame
-    return _not_in_base(spark, store, snapshot, stones, frame)
-
-
-def _not_in_base(
-    spark: "SparkSession",
-    store: Store,
-    snapshot: Snapshot,
-    stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
-    appends: "DataFrame",
-) -> "DataFrame":
-    """Return the appends without an equal visible row in base."""
     files, few = near_files(store, snapshot), is_small(store, snapshot)
     if not files:
-        return appends
+        return frame
+    # The first survives, so appends with an equal visible row in base are left out.
     near = files_frame(spark, store, files).select(*store.spec.dedup_by)
     for stone, side in stones:
         near = without_hidden(near, stone, side, store)
-    return without_equal(appends, with_equal(near, appends, store, few=few), store, few=few)
+    return without_equal(frame, with_equal(near, frame, store, few=few), store, few=few)
 
 
 def without_hidden(

@@ -163,14 +163,12 @@ def lookup(
     """Return the rows of these keys in the merged view, in the order of the keys, each once.
 
     With `raw`, tombstones are not applied. `since` is `store.reads.generation` before the snapshot was taken.
-
-    Raises:
-        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    FileNotFoundError means that a file was removed since the snapshot: take a new one.
     """
     visit = store.reads.visit(
         store.path,
         state=(snapshot.changes.version, snapshot.base.version),
-        live=[_base_path(file) for file in snapshot.base.files] + [_change_path(file) for file in snapshot.unfolded],
+        live=[*map(_base_path, snapshot.base.files), *map(_change_path, snapshot.unfolded)],
         since=since,
     )
     requested = KeySet(keys, store.spec.key)

@@ -58,7 +58,7 @@ def can_hide(store: Store, snapshot: Snapshot) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class HiddenRows:
     """Positions of hidden rows, as masks that the executors cache until `close`.
 
     A position is a file, identified by its size, and a run of 64 rows in it. Where two files have the same size, a mask
@@ -77,14 +77,14 @@ class Hidden:
             self.masks.unpersist()
 
 
-def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, before: object, raw: bool) -> Hidden:
+def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, before: object, raw: bool) -> HiddenRows:
     """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
 
     Masks found `before` over the same base are reused. Only keys that are new since are searched.
     """
     latest = latest_changes(store, snapshot, raw=raw, places=True)
     keys = latest.select(list(store.spec.key))
-    previous = before if isinstance(before, Hidden) else None
+    previous = before if isinstance(before, HiddenRows) else None
     new, masks = keys, _MASKS.empty_table()
     if previous is not None and (previous.base_version, previous.raw) == (snapshot.base.version, raw):
         since = keys.filter(pc.invert(has_key_of(keys, previous.keys, store.spec.key)))
@@ -103,23 +103,19 @@ def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, befo
     every = _shared_names(
         pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)
     )
-    return Hidden(
-        base_version=snapshot.base.version,
-        raw=raw,
-        keys=keys,
-        base_masks=masks,
-        masks=arrow_frame(spark, every).persist(),
-    )
+    persisted = arrow_frame(spark, every).persist()
+    return HiddenRows(base_version=snapshot.base.version, raw=raw, keys=keys, base_masks=masks, masks=persisted)
 
 
-def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: Hidden) -> "DataFrame":
+def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: HiddenRows) -> "DataFrame":
     """Return the rows of base and change files that are not hidden."""
     from pyspark.sql import functions as F
 
     paths = [store.base.path / file.path for file in snapshot.base.files]
     paths += [store.changes.path / file.path for file in snapshot.unfolded]
+    place, bit, file_name = _position()
     every = scan(spark, store, store.schema, paths).select(
-        "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
+        "*", place.alias("_here"), bit.alias("_bit"), file_name.alias("_file")
     )
     name = F.col(_NAME)
     gone = (
@@ -136,9 +132,10 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
 
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
     base = scan(spark, store, store.schema, [store.base.path / file.path for file in files])
-    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
-    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
-    found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
+    place, bit, file_name = _position()
+    mask = F.call_function("shiftleft", F.lit(1).cast("long"), bit).alias(_MASK)
+    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), file_name).alias(_NAME)
+    found = base.select(*store.spec.key, place.alias(_PLACE), name, mask).join(F.broadcast(changed), same)
     masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
     by_size = {file.size_bytes: _file_name(file) for file in files}  # Spark sends only the long names that differ
     sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
@@ -151,10 +148,8 @@ def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
     last = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
     numbers, rows = (last.column(name).to_numpy() for name in (FILE, ROW))
 
-    def hidden(number: int, file: DataFile) -> Numbers:
-        return np.setdiff1d(np.arange(file.rows), rows[numbers == number])
-
-    return _mask_table((file, *_masks(hidden(number, file))) for number, file in enumerate(files))
+    outdated = (np.setdiff1d(np.arange(file.rows), rows[numbers == at]) for at, file in enumerate(files))
+    return _mask_table((file, *_masks(positions)) for file, positions in zip(files, outdated, strict=True))
 
 
 def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
@@ -205,21 +200,10 @@ def _file_name(file: DataFile) -> str:
     return file.path.rsplit("/", 1)[-1]
 
 
-def _place() -> "Column":
-    """The number of a row's run of 64 rows, unique over files of different sizes."""
+def _position() -> "tuple[Column, Column, Column]":
+    """Return a row's run of 64 rows, unique over files of different sizes; its bit in that run; and its file's name."""
     from pyspark.sql import functions as F
 
-    run = F.shiftright(F.col("_metadata.row_index"), MASK_ROWS_BITS)
-    return (F.shiftleft(F.col("_metadata.file_size"), FILE_MASKS_BITS) + run).alias(_PLACE)
-
-
-def _bit() -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.col("_metadata.row_index").bitwiseAND(_MASK_ROWS - 1).cast("int")
-
-
-def _name() -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.col("_metadata.file_name").alias(_NAME)
+    row = F.col("_metadata.row_index")
+    place = F.shiftleft(F.col("_metadata.file_size"), FILE_MASKS_BITS) + F.shiftright(row, MASK_ROWS_BITS)
+    return place, row.bitwiseAND(_MASK_ROWS - 1).cast("int"), F.col("_metadata.file_name")

@@ -22,11 +22,8 @@ def with_snapshot(
 ) -> T:
     """Call `use` with a snapshot; if a file that it needs is gone, take a new snapshot and call it again.
 
-    `current` returns the store with the current columns. Nothing is guessed if files are missing.
-
-    Raises:
-        Corruption: a live file is missing.
-        Unavailable: files were removed during every try.
+    `current` returns the store with the current columns. Nothing is guessed if files are missing: Corruption names a
+    lost live file, Unavailable means that files were removed during every try.
     """
     failure: Exception | None = None
     for _ in range(SNAPSHOT_TRIES):

@@ -69,11 +69,8 @@ def merged_frame(
 def _overlay_in_memory(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
     latest = latest_changes(store, snapshot, raw=raw, columns=store.schema.names)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
-    return Overlay(
-        arrow_frame(spark, latest.select(list(store.spec.key))),
-        arrow_frame(spark, upserts.select(store.schema.names)),
-        True,  # noqa: FBT003
-    )
+    keys, rows = latest.select(list(store.spec.key)), upserts.select(store.schema.names)
+    return Overlay(arrow_frame(spark, keys), arrow_frame(spark, rows), small=True)
 
 
 def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
@@ -84,7 +81,7 @@ def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *
         changes = changes.where(F.col(OP) != Op.TOMBSTONE.value)
     latest = latest_of(changes, store.spec.key)
     upserts = latest.where(F.col(OP) == Op.UPSERT.value).select(*store.schema.names)
-    return Overlay(latest.select(*store.spec.key), upserts, False)  # noqa: FBT003
+    return Overlay(latest.select(*store.spec.key), upserts, small=False)
 
 
 def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: pa.Schema) -> "DataFrame":

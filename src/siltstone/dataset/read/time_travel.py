@@ -22,7 +22,8 @@ used.
 """
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,20 +68,24 @@ class _OutOfReach(Exception):  # noqa: N818
 def snapshot_at(store: Store, at: object) -> Snapshot:
     """Return the snapshot of an earlier point: a sequence, or a time (see the module's header); None: the current one.
 
-    Raises:
-        InvalidRequest: it is neither, or a time in the future.
-        NotFound: the point never existed, or is no longer retained; the message lists what can be read.
-        Gone: the dataset was dropped.
+    NotFound lists what can be read, if the point never existed or is no longer retained.
     """
     if at is None:
         return store.snapshot()
     point = as_point(at)
+
+    def read() -> Snapshot:
+        past = Past(store)
+        return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
+
+    return with_log(store, read)
+
+
+def with_log(store: Store, read: Callable[[], Snapshot]) -> Snapshot:
+    """Call `read` again while a log is cleaned during the read."""
     for _ in range(LOG_READ_TRIES):
-        try:
-            past = Past(store)
-            return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
-        except (FileNotFoundError, LogChanged):
-            continue
+        with suppress(FileNotFoundError, LogChanged):
+            return read()
     raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
 
 
@@ -238,15 +243,14 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
         transactions |= {app: number for app, number in entry.transactions.items() if app in apps}
         at_ms = max(at_ms, entry.at_ms)
         changed = [str(entry.info.get(name, "")) for name in (CHANGED_FROM, CHANGED_TO)]
-        moments.append(
-            Moment(
-                version=entry.version,
-                at_ms=at_ms,
-                transactions=dict(transactions),
-                content_changed=APP_CONTENT in entry.transactions,
-                changed_ms=(int(changed[0]), int(changed[1])) if all(text.isdigit() for text in changed) else None,
-            )
+        moment = Moment(
+            version=entry.version,
+            at_ms=at_ms,
+            transactions=dict(transactions),
+            content_changed=APP_CONTENT in entry.transactions,
+            changed_ms=(int(changed[0]), int(changed[1])) if all(text.isdigit() for text in changed) else None,
         )
+        moments.append(moment)
     return moments
 
 

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final
 
 from siltstone.clock import Clock
@@ -130,9 +129,7 @@ class Producer:
     def __enter__(self) -> "Producer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _watch(self) -> None:

@@ -94,8 +94,7 @@ class ChangeWriter:
     ) -> Ack:
         """Stage each part of one batch as a file, and commit the files with one sequence; return when they are durable.
 
-        Raises:
-            ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
+        ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
         """
         number = check_producer(producer, sequence)
         self.store.changes.check_there()  # a dropped dataset is Gone before a file is written

@@ -30,10 +30,7 @@ def loaded_marks(table: Table) -> set[str]:
 
 
 def forget_oldest(table: Table, *, most: int) -> int:
-    """Forget the oldest marks of a table that has more than `most`; return the number of forgotten producers and files.
-
-    A crash leaves all of them or the commit.
-    """
+    """Forget the oldest marks beyond `most`; return how many. A crash leaves all of them, or the commit."""
     found = table.marks(APP_PRODUCER, APP_LOADED)
     oldest = _oldest(found, most=most)
     if not oldest:

@@ -5,6 +5,7 @@ A bad row rejects the batch, or, if the caller requests it, only itself.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -77,8 +78,7 @@ def good_rows(
 ) -> tuple[pa.Table | None, tuple[RefusedRow, ...]]:
     """Return the good rows, and the bad ones with reasons. The rows are halved until each bad row is isolated.
 
-    Raises:
-        InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
+    InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
     """
     batch = [rows] if isinstance(rows, Mapping) else rows
     good: list[pa.Table] = []
@@ -127,9 +127,7 @@ def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, d
     elif not isinstance(values, pa.Table) and not hasattr(values, "iloc"):
         raise InvalidRequest(f"Dataset {dataset}: pass the values as a list, not as {type(values).__name__}.")
     table = to_table(values, subject_schema, dataset=dataset, any_year=True)
-    named = pa.chunked_array([pa.repeat(False, table.num_rows)])  # noqa: FBT003
-    for name in subject:
-        named = pc.or_(named, table.column(name).is_valid())
+    named = reduce(pc.or_, (table.column(name).is_valid() for name in subject))
     row = pc.index(named, value=False).as_py()
     if row >= 0:
         raise InvalidRequest(f"Dataset {dataset}: tombstone {row} names no value of {', '.join(subject)}.")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.schema_compat import fits, refuse_unknown
+from siltstone.dataset.schema_compat import all_fit, fits, refuse_unknown
 from siltstone.errors import InvalidRequest, one_line
 from siltstone.model.columns import ACTOR, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
@@ -43,13 +43,10 @@ def _bad_row_error(dataset: str, row: int, what: str, rule: str = "") -> BadRow:
 
 
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
-    """Return the rows as an Arrow table with exactly the schema's columns.
+    """Return the rows as an Arrow table with exactly the schema's columns; InvalidRequest names what does not fit.
 
     Missing columns become null where they may. Values are cast only without loss. Dates and times are in the years 1
     to 9999. Keys may have `any_year`, so that rows of earlier versions can be found and hidden.
-
-    Raises:
-        InvalidRequest: unknown or missing columns, or a value that does not fit.
     """
     try:
         source = _as_arrow(rows, schema, dataset)
@@ -131,17 +128,11 @@ def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
     try:
         return pa.array([read(value) for value in values], field.type)
     except MISFITS as error:
-        raise _value_error(values, field, dataset, error) from error
-
-
-def _value_error(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
-    read = reader(field.type)
-    for row, value in enumerate(values):
-        try:
-            pa.array([read(value)], field.type)
-        except MISFITS:
-            return _bad_value_error(row, shown(value), field, dataset)
-    return _bad_rows_error(dataset, f"column {field.name!r} does not fit {type_name(field.type)}: {error}")
+        row = next((row for row, value in enumerate(values) if not all_fit([value], field.type)), None)
+        if row is None:
+            what = f"column {field.name!r} does not fit {type_name(field.type)}: {error}"
+            raise _bad_rows_error(dataset, what) from error
+        raise _bad_value_error(row, shown(values[row]), field, dataset) from error
 
 
 def _bad_value_error(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
@@ -312,10 +303,7 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
 
 
 def file_parts(table: pa.Table, *, max_rows: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows in parts for one file each, with the position of each part's first row in the batch.
-
-    A part has at most `max_rows` rows, and about `MAX_FILE_BYTES` bytes at most.
-    """
+    """Yield parts of at most `max_rows` rows and about `MAX_FILE_BYTES`, each with the position of its first row."""
     by_size = table.num_rows * MAX_FILE_BYTES // max(1, table.nbytes)
     step = max(1, min(max_rows, by_size))
     for first in range(0, table.num_rows, step):
