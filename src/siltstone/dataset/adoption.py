@@ -40,9 +40,9 @@ class Unregistered:
 
     def described(self) -> str:
         """Return the finding and the remedy in two sentences."""
-        found = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
+        finding = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
         todo = "Run silt doctor --repair to register it again." if self.obstacle is None else self.obstacle
-        return f"{found} {todo}"
+        return f"{finding} {todo}"
 
 
 class Adoption:

@@ -42,27 +42,27 @@ def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str
     return None
 
 
-def check_type(found: pa.Field, expected: pa.Field, *, dataset: str) -> str | None:
+def check_type(actual: pa.Field, expected: pa.Field, *, dataset: str) -> str | None:
     """Return what is wrong with the type of a file's column; None if it is valid."""
-    if fits(found.type, expected.type):
+    if fits(actual.type, expected.type):
         return None
     return (
-        f"has column {found.name!r} of type {found.type}; dataset {dataset} has {type_name(expected.type)}. "
+        f"has column {actual.name!r} of type {actual.type}; dataset {dataset} has {type_name(expected.type)}. "
         "Cast it before loading"
     )
 
 
-def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+def fits(actual: pa.DataType, expected: pa.DataType) -> bool:
     """True if every value of a type is also one of the other, without a cast that could lose data."""
-    if pa.types.is_dictionary(found):
-        return fits(found.value_type, expected)
-    if found == expected or expected in WIDER.get(found, ()):
+    if pa.types.is_dictionary(actual):
+        return fits(actual.value_type, expected)
+    if actual == expected or expected in WIDER.get(actual, ()):
         return True
-    if pa.types.is_large_string(found) or pa.types.is_large_binary(found):
-        return bool(pa.types.is_string(expected) if pa.types.is_large_string(found) else pa.types.is_binary(expected))
-    if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
-        return found.unit in ("ms", "us") and (found.tz is None) == (expected.tz is None)
-    inner = inner_types(found, expected)
+    if pa.types.is_large_string(actual) or pa.types.is_large_binary(actual):
+        return bool(pa.types.is_string(expected) if pa.types.is_large_string(actual) else pa.types.is_binary(expected))
+    if pa.types.is_timestamp(actual) and pa.types.is_timestamp(expected):
+        return actual.unit in ("ms", "us") and (actual.tz is None) == (expected.tz is None)
+    inner = inner_types(actual, expected)
     return inner is not None and all(fits(*pair) for pair in inner)
 
 

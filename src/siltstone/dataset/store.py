@@ -158,8 +158,8 @@ class Store:
     def stats(self) -> list[str]:
         """The columns with ranges in base's log, without partition columns, whose values the log has already."""
         sort = self.spec.sort_by or self.spec.key
-        found = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
-        return [name for name in found if name not in self.spec.partition_by]
+        columns = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
+        return [name for name in columns if name not in self.spec.partition_by]
 
     def task_target(self, schema: pa.Schema, folder: Path) -> Target:
         """Return the target for Spark's tasks that write files of this dataset into a folder."""

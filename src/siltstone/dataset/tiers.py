@@ -33,8 +33,8 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
 
 def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -> tuple[Tier, ...]:
     """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name."""
-    found = dataset_tiers(store)
-    return found if crons is None else tuple(tier for tier in found if tier.cron in crons.get(tier.name, ()))
+    tiers = dataset_tiers(store)
+    return tiers if crons is None else tuple(tier for tier in tiers if tier.cron in crons.get(tier.name, ()))
 
 
 def own_changes(store: Store) -> Changes:
@@ -50,15 +50,14 @@ def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -
     if not store.spec.is_log:
         raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")
     requested = changes_from_text(changes) if isinstance(changes, str) else changes
-    lake_tiers = tiers_from_text(store.settings.tiers)
-    before = {} if reset else own_changes(store)
-    merged = {name: dict(fields) for name, fields in before.items()}
+    before = own_changes(store)
+    merged = {} if reset else {name: dict(fields) for name, fields in before.items()}
     for name, fields in requested.items():
         if not isinstance(fields, Mapping):
             raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {fields!r}.")
         merged[name] = merged.get(name, {}) | dict(fields)
-    tiers = changed(lake_tiers, merged)
-    if merged != own_changes(store):
+    tiers = changed(tiers_from_text(store.settings.tiers), merged)
+    if merged != before:
         text = json.dumps(merged, sort_keys=True, default=str) if merged else ""
         store.note_commit(store.base, store.base.set_properties({PROPERTY_TIERS: text}))
     return tiers

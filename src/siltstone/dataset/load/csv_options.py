@@ -76,13 +76,13 @@ def _encoding(name: str) -> str:
     """Return Python's name of the encoding. A line break must be one byte in it, because Spark splits files there."""
     ascii_text = bytes(range(128))
     try:
-        found = codecs.lookup(name).name
-        is_plain = ascii_text.decode(found) == ascii_text.decode("ascii")
+        encoding = codecs.lookup(name).name
+        is_plain = ascii_text.decode(encoding) == ascii_text.decode("ascii")
     except (LookupError, UnicodeError, ValueError):
         raise _refused("encoding", name, "Encodings are named as in Python: utf-8, latin-1, cp1252") from None
     if not is_plain:
         raise _refused("encoding", name, "Its line breaks are not single bytes. Convert the file to UTF-8")
-    return found
+    return encoding
 
 
 def _directives(option: str, text: str) -> frozenset[str]:

@@ -121,18 +121,18 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     rows = 0
     for file in source.files:
         try:
-            found = check[source.format](file, schema, dataset)
-            _check_partition(found.partition, schema, dataset)
+            checked = check[source.format](file, schema, dataset)
+            _check_partition(checked.partition, schema, dataset)
             if first is not None:
-                _check_alike(found, first)
+                _check_alike(checked, first)
         except BadContent as error:
             bad.append(BadFile(path=file, reason=str(error)))
             continue
-        first = first or (file, found)
+        first = first or (file, checked)
         good.append(file)
-        rows += found.rows
-        if found.is_plain:
-            plain.append(ParquetFile(path=file, rows=found.rows, size_bytes=file.stat().st_size))
+        rows += checked.rows
+        if checked.is_plain:
+            plain.append(ParquetFile(path=file, rows=checked.rows, size_bytes=file.stat().st_size))
     return ValidatedFiles(
         format=source.format,
         files=tuple(good),
@@ -145,32 +145,32 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     )
 
 
-def _check_alike(found: _CheckedFile, first: tuple[Path, _CheckedFile]) -> None:
+def _check_alike(checked: _CheckedFile, first: tuple[Path, _CheckedFile]) -> None:
     other = first[1]
-    if found.partition.names != other.partition.names:
+    if checked.partition.names != other.partition.names:
         raise BadContent(
-            f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}"
+            f"lies in folders of other columns ({', '.join(checked.partition.names) or 'none'}) than {first[0]}"
         )
-    if found.columns.names != other.columns.names and (
-        set(found.columns.names) != set(other.columns.names) or not found.columns.metadata
+    if checked.columns.names != other.columns.names and (
+        set(checked.columns.names) != set(other.columns.names) or not checked.columns.metadata
     ):
         raise BadContent(f"has other columns than {first[0]}")
-    if found.columns.metadata and any(found.columns.field(f.name).type != f.type for f in other.columns):
+    if checked.columns.metadata and any(checked.columns.field(f.name).type != f.type for f in other.columns):
         raise BadContent(f"has columns of other types than {first[0]}")
 
 
 def _check_parquet(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
     try:
         footer = pq.read_metadata(file)
-        found = footer.schema.to_arrow_schema()
+        file_schema = footer.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise BadContent(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
     partition = partition_of(file)
-    _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
-    for field in found:
+    _refuse(check_names(_apart(file_schema.names, partition), schema, dataset=dataset))
+    for field in file_schema:
         _refuse(check_type(field, schema.field(field.name), dataset=dataset))
     # A narrower integer is read in its stored type and widened afterwards.
-    stored = [pa.field(f.name, f.type if f.type in WIDER else schema.field(f.name).type) for f in found]
+    stored = [pa.field(f.name, f.type if f.type in WIDER else schema.field(f.name).type) for f in file_schema]
     columns = pa.schema(stored, metadata={"typed": "yes"})
     is_plain = not partition.names and not _has_old_dates(footer)
     return _CheckedFile(columns, partition, rows=footer.num_rows, is_plain=is_plain)

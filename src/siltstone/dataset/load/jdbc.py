@@ -99,8 +99,8 @@ class JdbcSource:
         """Query the smallest and the largest value of the partition column."""
         quoted = '"' + str(self.partition_column).replace('"', '""') + '"'
         query = f"SELECT min({quoted}) AS low, max({quoted}) AS high FROM {self._from}"  # noqa: S608  # the user's own words
-        found = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
-        return found[0]["low"], found[0]["high"]
+        rows = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
+        return rows[0]["low"], rows[0]["high"]
 
     @contextlib.contextmanager
     def readable_errors(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
@@ -128,7 +128,7 @@ class JdbcSource:
                 f"Dataset {dataset}: this Spark session lacks {need}. Add its jar where the session is started "
                 "(spark.jars.packages), or let Siltstone start the session. Nothing was loaded."
             )
-        cause = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
+        cause = match[1].strip().rstrip(".") + "." if (match := _DATABASE.search(text)) else line
         message = f"Dataset {dataset}: {self.shown} cannot be read: {self._without_password(cause)} Nothing was loaded."
         return Unavailable(message) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(message)
 

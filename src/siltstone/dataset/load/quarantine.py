@@ -90,8 +90,8 @@ class Quarantine:
                 if file.name.startswith((".", "_")) and file.is_file():
                     file.unlink()
             if self.durable:
-                for found in self.path.rglob("*"):
-                    sync_directory(found) if found.is_dir() else sync_file(found)
+                for path in self.path.rglob("*"):
+                    sync_directory(path) if path.is_dir() else sync_file(path)
                 sync_directory(self.path)
                 sync_directory(self.path.parent)
         except OSError as error:

@@ -51,30 +51,30 @@ def rows_text(count: int) -> str:
 def _conditions(store: Store, columns: Sequence[str], *, keys_only: bool = False) -> dict[str, Column]:
     """Return the faults that a row can have, each as a condition that is never null."""
     none = F.lit(False)  # noqa: FBT003
-    found = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(BAD, none)}
+    faults = {"unread": F.col(UNREAD).isNotNull() if UNREAD in columns else none, **dict.fromkeys(BAD, none)}
     for field in store.schema:
         for what, bad in _field_conditions(store, field, keys_only=keys_only).items():
-            found[what] |= bad
-    return found
+            faults[what] |= bad
+    return faults
 
 
 def _field_conditions(store: Store, field: pa.Field, *, keys_only: bool = False) -> dict[str, Column]:
     """Return the faults that a value of a column can have, each as a condition that is never null."""
     none = F.lit(False)  # noqa: FBT003
     column = F.col(f"`{field.name}`")
-    found = {}
+    faults = {}
     for what, is_bad in (("bad_text", _bad_text), ("bad_time", _bad_time), ("bad_map", _bad_map)):
         if (bad := _bad_inside(column, field.type, is_bad)) is not None:
-            found[what] = F.coalesce(bad, none)
+            faults[what] = F.coalesce(bad, none)
     if field.name in store.spec.key:
-        found["null_keys"] = column.isNull()
+        faults["null_keys"] = column.isNull()
         if pa.types.is_string(field.type):
-            found["long_keys"] = F.coalesce(F.octet_length(column) > MAX_KEY_BYTES, none)
+            faults["long_keys"] = F.coalesce(F.octet_length(column) > MAX_KEY_BYTES, none)
     elif not field.nullable and not keys_only:
-        found["null_required"] = column.isNull()
+        faults["null_required"] = column.isNull()
     if field.name in store.spec.partition_by and pa.types.is_string(field.type):
-        found["empty_partition"] = F.coalesce(column == "", none)
-    return found
+        faults["empty_partition"] = F.coalesce(column == "", none)
+    return faults
 
 
 def bad_examples(frame: DataFrame, store: Store, what: str) -> list[str]:
@@ -141,23 +141,23 @@ def _bad_inside(column: Column, kind: pa.DataType, is_bad: _ValueCheck) -> Colum
         parts = [_bad_inside(column.getField(inner.name), inner.type, is_bad) for inner in kind.fields]
     else:
         return is_bad(column, kind)
-    found = [F.coalesce(part, F.lit(False)) for part in parts if part is not None]  # noqa: FBT003
-    return reduce(operator.or_, found) if found else None
+    conditions = [F.coalesce(part, F.lit(False)) for part in parts if part is not None]  # noqa: FBT003
+    return reduce(operator.or_, conditions) if conditions else None
 
 
 def _bad_items(column: Column, kind: pa.DataType, is_bad: _ValueCheck) -> Column | None:
     def is_bad_item(item: Column) -> Column:
-        found = _bad_inside(item, kind, is_bad)
-        return F.lit(False) if found is None else F.coalesce(found, F.lit(False))  # noqa: FBT003
+        condition = _bad_inside(item, kind, is_bad)
+        return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))  # noqa: FBT003
 
     return None if _bad_inside(F.lit(None), kind, is_bad) is None else F.exists(column, is_bad_item)
 
 
 def bad_reason(store: Store, columns: Sequence[str]) -> Column:
     """Return why a row is bad; null for a good row."""
-    found = _conditions(store, columns)
+    faults = _conditions(store, columns)
     reasons = [
-        F.when(found[name], F.lit("a row " + what.format(key=", ".join(store.spec.key)))) for name, what in BAD.items()
+        F.when(faults[name], F.lit("a row " + what.format(key=", ".join(store.spec.key)))) for name, what in BAD.items()
     ]
     return F.coalesce(*([F.col(UNREAD)] if UNREAD in columns else []), *reasons)
 
@@ -178,11 +178,11 @@ def counts_of(store: Store, columns: Sequence[str], *, quarantine: bool, keys_on
     def total(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    found = _conditions(store, columns, keys_only=keys_only)
-    counts = [F.count(F.lit(1)).alias("rows"), *[total(condition).alias(name) for name, condition in found.items()]]
+    faults = _conditions(store, columns, keys_only=keys_only)
+    counts = [F.count(F.lit(1)).alias("rows"), *[total(condition).alias(name) for name, condition in faults.items()]]
     good = F.lit(True)  # noqa: FBT003
     if quarantine:
-        bad = reduce(operator.or_, found.values())
+        bad = reduce(operator.or_, faults.values())
         counts.append(total(bad).alias("bad"))
         if UNREAD in columns:
             counts.append(total(F.col(UNREAD) == UNCLOSED).alias("unclosed"))

@@ -106,8 +106,8 @@ def _csv_columns(file: Path) -> pa.Schema:
 def _sample(file: Path) -> bytes:
     """Return the first whole lines of a file."""
     with open_text(file) as text:
-        found = text.read(SAMPLE_BYTES)
-    return found if len(found) < SAMPLE_BYTES else found[: found.rindex(b"\n")]
+        content = text.read(SAMPLE_BYTES)
+    return content if len(content) < SAMPLE_BYTES else content[: content.rindex(b"\n")]
 
 
 def _csv_kind(texts: Sequence[str]) -> pa.DataType:
@@ -128,7 +128,7 @@ def _json_columns(file: Path) -> pa.Schema:
             values.setdefault(name, []).append(value)
     if not values:
         raise ValueError("it has no objects")
-    return pa.schema([(name, _json_kind(found, name)) for name, found in values.items()])
+    return pa.schema([(name, _json_kind(column_values, name)) for name, column_values in values.items()])
 
 
 def _objects(file: Path) -> list[Any]:
@@ -146,25 +146,25 @@ def _objects(file: Path) -> list[Any]:
 
 def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
     """Return the type of all values."""
-    found = [value for value in values if value is not None]
-    if not found:
+    present = [value for value in values if value is not None]
+    if not present:
         raise ValueError(f"column {column!r} has only null; name its type with --schema")
-    if all(isinstance(value, bool) for value in found):
+    if all(isinstance(value, bool) for value in present):
         return pa.bool_()
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in found):
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
         kind = pa.int64()
-    elif all(isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool) for value in found):
+    elif all(isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool) for value in present):
         kind = pa.float64()
-    elif all(isinstance(value, str) for value in found):
-        return _text_kind(found)
-    elif all(isinstance(value, list) for value in found):
-        return pa.list_(_json_kind((item for value in found for item in value), f"{column}.element"))
-    elif all(isinstance(value, dict) for value in found):
-        names = dict.fromkeys(name for value in found for name in value)
-        return pa.struct([(n, _json_kind((value.get(n) for value in found), f"{column}.{n}")) for n in names])
+    elif all(isinstance(value, str) for value in present):
+        return _text_kind(present)
+    elif all(isinstance(value, list) for value in present):
+        return pa.list_(_json_kind((item for value in present for item in value), f"{column}.element"))
+    elif all(isinstance(value, dict) for value in present):
+        names = dict.fromkeys(name for value in present for name in value)
+        return pa.struct([(n, _json_kind((value.get(n) for value in present), f"{column}.{n}")) for n in names])
     else:
         raise ValueError(f"column {column!r} has values of several types; name its type with --schema")
-    if not all_fit(found, kind):
+    if not all_fit(present, kind):
         raise ValueError(f"column {column!r} has numbers that {kind} cannot hold; name its type with --schema")
     return kind
 

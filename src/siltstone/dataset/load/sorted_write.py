@@ -266,7 +266,7 @@ def _gather(
     ]
     job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
     work = sort_task.gatherer(shares, job)
-    found = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
-    if not all(found):
+    results = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
+    if not all(results):
         return None
-    return SortedFiles(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))
+    return SortedFiles(names=[name for data in results for name in data.decode().split("\n")], rows=sum(spread.counts))

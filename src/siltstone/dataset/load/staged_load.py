@@ -8,6 +8,7 @@ Only loads import this module, so it imports PySpark.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Window
@@ -195,13 +196,8 @@ class LoadStager:
     def _write(self, frame: DataFrame, load: LoadRequest, table: Table, folder: str) -> StagedLoad:
         """Write the frame into the folder, and verify the files."""
         schema, stats = self._layout(table)
-
-        def write(good: DataFrame) -> None:
-            write_frame(good, table.path, folder, schema=schema, key=self._store.spec.found_by)
-
-        def verified() -> tuple[DataFile, ...]:
-            return collect_files(table.path, folder, schema=schema, stats=stats)
-
+        write = partial(write_frame, root=table.path, folder=folder, schema=schema, key=self._store.spec.found_by)
+        verified = partial(collect_files, table.path, folder, schema=schema, stats=stats)
         return self._write_with(frame, load, table, folder, write, verified)
 
     def _write_with(

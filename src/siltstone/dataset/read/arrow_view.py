@@ -90,7 +90,8 @@ def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     except pa.ArrowInvalid:  # the chunks of a column are concatenated first, and do not fit
         large = pa.schema([field.with_type(_LARGE.get(field.type, field.type)) for field in rows.schema])
         try:
-            return pa.concat_tables(_narrowed(rows.cast(large).take(order), rows.schema))
+            table = rows.cast(large)
+            return pa.concat_tables(_narrowed(table.take(order), rows.schema))
         except pa.ArrowInvalid as error:
             raise Unavailable(
                 f"{rows.num_rows:,} unfolded rows hold more than 2 GB of nested values ({error}). "
@@ -228,9 +229,10 @@ def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array
     if len(key) == 1:
         return pc.is_in(rows.column(key[0]), value_set=others.column(key[0]).combine_chunks())
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    found = np.zeros(rows.num_rows, dtype=bool)
-    found[numbered.join(others.select(list(key)), keys=list(key), join_type="left semi").column(ROW).to_numpy()] = True
-    return pa.array(found)
+    joined = numbered.join(others.select(list(key)), keys=list(key), join_type="left semi")
+    has_key = np.zeros(rows.num_rows, dtype=bool)
+    has_key[joined.column(ROW).to_numpy()] = True
+    return pa.array(has_key)
 
 
 def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any, Any]":
@@ -240,7 +242,7 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
         first = keys.column(key[0]).combine_chunks().sort().to_pylist()
     except OverflowError:  # a date past the year 9999: every row group may hold it
         first = None
-    found = [np.empty(0, np.int64)]
+    matching = [np.empty(0, np.int64)]
     start = 0
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
@@ -249,6 +251,6 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
                 rows = parquet.read_row_group(number, columns=key).select(key)
                 check_rows(rows.num_rows, parquet.metadata.row_group(number).num_rows)
                 here = rows.cast(pa.schema([store.schema.field(name) for name in key]))
-                found.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
+                matching.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
             start += parquet.metadata.row_group(number).num_rows
-    return np.concatenate(found)
+    return np.concatenate(matching)

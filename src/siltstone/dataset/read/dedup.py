@@ -15,7 +15,7 @@ Rows of base that may equal a row of Δ are in files whose period can hold Δ's 
 
 import datetime
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,14 +37,13 @@ from siltstone.model.spec import Survivor
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Moment = datetime.datetime
-Range = tuple[Moment, Moment]
+Range = tuple[datetime.datetime, datetime.datetime]
 
 RANK: Final = "_rank"
 """Column: rank of a row among its duplicates, from 1. The row with rank 1 survives."""
 _PERIOD_MARGIN: Final = datetime.timedelta(days=6)
 """Twice the days of neighbours that a month may hold: up to three, if it was rolled up from weeks."""
-_ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
+_ALWAYS: Final = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), datetime.datetime.max.replace(tzinfo=datetime.UTC))
 
 
 def survivors(rows: pa.Table, store: Store) -> pa.Table:
@@ -96,7 +95,7 @@ def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
     """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
         return []
-    times = [found for file in snapshot.unfolded for found in _time_ranges(store, file)]
+    times = list(chain.from_iterable(_time_ranges(store, file) for file in snapshot.unfolded))
     return [file for file in snapshot.base.files if _may_hold_times(file, times)]
 
 
@@ -107,20 +106,20 @@ def _time_ranges(store: Store, file: DataFile) -> list[Range]:
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     try:
-        found = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
+        ranges = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
         return [
-            (_moment(times.low), _moment(times.high)) if times.known else _ALWAYS
-            for times, op in found
+            (_utc_time(times.low), _utc_time(times.high)) if times.known else _ALWAYS
+            for times, op in ranges
             if op.low != Op.TOMBSTONE.value
         ]
     except OverflowError:  # a date that Python cannot hold
         return [_ALWAYS]
 
 
-def _moment(value: Any) -> Moment:  # noqa: ANN401
-    if isinstance(value, Moment):
+def _utc_time(value: Any) -> datetime.datetime:  # noqa: ANN401
+    if isinstance(value, datetime.datetime):
         return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-    return Moment(value.year, value.month, value.day, tzinfo=datetime.UTC)
+    return datetime.datetime(value.year, value.month, value.day, tzinfo=datetime.UTC)
 
 
 def _may_hold_times(file: DataFile, times: Sequence[Range]) -> bool:

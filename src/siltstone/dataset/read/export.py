@@ -119,10 +119,10 @@ def _check_place(path: Path, lake: Path) -> None:
 
 def _check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Accept a target that is missing or empty, or, with `overwrite`, holds nothing but an export."""
-    found = sorted(path.iterdir()) if path.is_dir() else []
-    if found and not overwrite:
+    content = sorted(path.iterdir()) if path.is_dir() else []
+    if content and not overwrite:
         raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
-    if not found:
+    if not content:
         return
     listed = _marked_files(path)
     if listed is None:
@@ -268,13 +268,13 @@ def _collect_files(store: Store, export: Export, work: Path) -> tuple[DataFile, 
             f"Spark wrote nothing that is visible at {folder}. Driver and executors must share that disk."
         )
     files: list[DataFile] = []
-    for found in sorted(folder.iterdir()):
-        if found.name.startswith((".", "_")):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         elif export.format is ExportFormat.CSV:
-            files.append(DataFile(path=found.name, size_bytes=found.stat().st_size, rows=0))
+            files.append(DataFile(path=path.name, size_bytes=path.stat().st_size, rows=0))
         else:
-            files.append(data_file(work, f"{DATA}/{found.name}", expected=store.schema, stats=store.stats))
+            files.append(data_file(work, f"{DATA}/{path.name}", expected=store.schema, stats=store.stats))
     if export.format is ExportFormat.CSV:
         return tuple(files)
     full = [file for file in files if file.rows]

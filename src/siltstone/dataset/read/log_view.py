@@ -96,14 +96,14 @@ def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
     named = np.zeros(rows.num_rows, np.int64)
     for bit, name in enumerate(store.spec.subject):
         named |= rows.column(name).is_valid().to_numpy().astype(np.int64) << bit
-    found = []
+    filters = []
     for pattern in np.unique(named):
         columns = tuple(name for bit, name in enumerate(store.spec.subject) if pattern >> bit & 1)
         if columns:
             matching = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
             highest = matching.group_by(list(columns)).aggregate([(SEQ, "max")])
-            found.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
-    return tuple(found)
+            filters.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
+    return tuple(filters)
 
 
 def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None:
@@ -134,9 +134,9 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
         return np.asarray(pc.fill_null(table.take(places).column(HIDES), 0).to_numpy())
     names = list(stone.columns)
     numbered = rows.select(names).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    found = numbered.join(stone.rows, keys=names, join_type="inner")
+    joined = numbered.join(stone.rows, keys=names, join_type="inner")
     highest = np.zeros(rows.num_rows, np.int64)
-    highest[found.column(ROW).to_numpy()] = found.column(HIDES).to_numpy()
+    highest[joined.column(ROW).to_numpy()] = joined.column(HIDES).to_numpy()
     return highest
 
 
@@ -188,10 +188,10 @@ def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) 
     parts = [store.schema.empty_table()]
     missing = rows
     dedup = bool(store.spec.dedup_by) and not raw
-    for found in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
+    for piece in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
         if missing <= 0:
             break
-        parts.append(found.slice(0, missing))
+        parts.append(piece.slice(0, missing))
         missing -= parts[-1].num_rows
     return pa.concat_tables(parts)
 

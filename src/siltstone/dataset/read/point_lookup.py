@@ -126,11 +126,11 @@ class KeySet:
         """Return the row groups of a file that may hold keys of `among`, each with these keys."""
         if among.isdisjoint(self.in_range([footer.whole])):
             return []
-        found = [
+        candidates = [
             (group, [number for number in self.in_range(ranges) if number in among])
             for group, ranges in enumerate(footer.groups)
         ]
-        return [(group, numbers) for group, numbers in found if numbers]
+        return [(group, numbers) for group, numbers in candidates if numbers]
 
 
 def check_key_count(store: Store, keys: int) -> None:
@@ -174,12 +174,12 @@ def lookup(
     requested = KeySet(keys, store.spec.key)
     files = _Files(store, snapshot, visit)
     changed = _last_changes(files, requested, raw=raw)
-    found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
+    parts = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
     if len(changed) < len(requested.number):
-        found += _base_rows(files, requested, set(requested.number.values()) - set(changed), columns)
+        parts += _base_rows(files, requested, set(requested.number.values()) - set(changed), columns)
     schema = pa.schema([store.schema.field(name) for name in columns])
-    table = pa.concat_tables([schema.empty_table(), *(part.rows.cast(schema) for part in found)])
-    order = np.argsort([number for part in found for number in part.numbers], kind="stable").astype(np.int64)
+    table = pa.concat_tables([schema.empty_table(), *(part.rows.cast(schema) for part in parts)])
+    order = np.argsort([number for part in parts for number in part.numbers], kind="stable").astype(np.int64)
     return table.take(pa.array(order)).combine_chunks()
 
 
@@ -213,11 +213,11 @@ def _change_path(file: DataFile) -> str:
 
 def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, KeyChange]:
     """Return the last change above the watermark of each requested key; with `raw`, tombstones are ignored."""
-    found: dict[int, KeyChange] = {}
+    last: dict[int, KeyChange] = {}
 
     def note(number: int, change: KeyChange) -> None:
         if change.sequence > files.snapshot.watermark:
-            _note_last(found, number, change)
+            _note_last(last, number, change)
 
     unfolded = files.snapshot.unfolded
     small = [file for file in unfolded if file.rows <= LISTED_ROWS]
@@ -230,7 +230,7 @@ def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, K
             for number, change in _changes_of_keys(files, file, requested):
                 if change.is_upsert or not raw:
                     note(number, change)
-    return found
+    return last
 
 
 def _key_index(files: _Files, file: DataFile) -> KeyIndex:
@@ -274,7 +274,7 @@ def _changes_of_keys(files: _Files, file: DataFile, requested: KeySet) -> list[t
         return [(number, change) for (number, _), change in zip(hits, changes, strict=True)]
 
     parts = requested.groups(reader.footer(), set(requested.number.values()))
-    return [found for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for found in hits]
+    return [hit for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for hit in hits]
 
 
 def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[KeyChange]:
@@ -330,8 +330,8 @@ def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Seq
         table = reader.rows(group, rows, columns, keep=fits and again, cached=keys)
         return FoundRows([number for _, number in hits], table)
 
-    found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
-    return [part for part in found if part is not None]
+    rows_of_parts = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
+    return [part for part in rows_of_parts if part is not None]
 
 
 def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
@@ -348,9 +348,9 @@ def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, uniqu
         values = keys.column(name).combine_chunks()
         here = pc.equal(table.column(name), values[0]) if len(values) == 1 else pc.is_in(table.column(name), values)
         mask = here if mask is None else pc.and_(mask, here)
-    found = np.flatnonzero(np.asarray(mask))
-    values = plain_keys(table.take(pa.array(found)), requested.key) if len(found) else []
-    hits = zip((requested.number.get(value, -1) for value in values), found.tolist(), strict=True)
+    positions = np.flatnonzero(np.asarray(mask))
+    values = plain_keys(table.take(pa.array(positions)), requested.key) if len(positions) else []
+    hits = zip((requested.number.get(value, -1) for value in values), positions.tolist(), strict=True)
     searched = set(numbers)  # the columns of two keys can make up a third one that was requested, too
     return [(number, row) for number, row in hits if number in searched]
 

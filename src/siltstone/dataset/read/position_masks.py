@@ -93,13 +93,13 @@ def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, befo
             new, masks = since, previous.base_masks
     try:
         if new.num_rows > LOOKED_UP_KEYS:
-            found = _joined(spark, store, snapshot.base.files, new)
+            new_masks = _joined(spark, store, snapshot.base.files, new)
         else:
             files = snapshot.base.files if new.num_rows else ()
-            found = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
+            new_masks = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
     except OverflowError:  # a date that Python cannot hold
-        found = _joined(spark, store, snapshot.base.files, new)
-    masks = _united(masks, found)
+        new_masks = _joined(spark, store, snapshot.base.files, new)
+    masks = _united(masks, new_masks)
     every = _shared_names(
         pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)
     )
@@ -135,8 +135,8 @@ def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys
     place, bit, file_name = _position()
     mask = F.call_function("shiftleft", F.lit(1).cast("long"), bit).alias(_MASK)
     name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), file_name).alias(_NAME)
-    found = base.select(*store.spec.key, place.alias(_PLACE), name, mask).join(F.broadcast(changed), same)
-    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
+    changed_rows = base.select(*store.spec.key, place.alias(_PLACE), name, mask).join(F.broadcast(changed), same)
+    masks = changed_rows.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
     by_size = {file.size_bytes: _file_name(file) for file in files}  # Spark sends only the long names that differ
     sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
     names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
@@ -160,17 +160,17 @@ def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
     return runs, masks.view(np.int64)
 
 
-def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
+def _mask_table(runs_of_files: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
     tables = [
         pa.table([(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks], schema=_MASKS)
-        for file, runs, masks in found
+        for file, runs, masks in runs_of_files
     ]
     return pa.concat_tables([_MASKS.empty_table(), *tables])
 
 
-def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
+def _united(masks: pa.Table, new_masks: pa.Table) -> pa.Table:
     """Merge two sets of masks: masks of one position become one."""
-    table = pa.concat_tables([masks, found]).combine_chunks()
+    table = pa.concat_tables([masks, new_masks]).combine_chunks()
     if not table.num_rows:
         return table
     places = table.column(_PLACE).to_numpy()

@@ -78,12 +78,12 @@ def update_rows(
         update = _checked_rows(rows, store.schema, key, dataset=name)
         check_key_count(store, update.keys.num_rows)
         with suppress(ChangedMeanwhile), _update_lock(store):
-            planned_at, found = current_rows(store, lambda: current().store, update.keys, columns=store.schema.names)
+            planned_at, old = current_rows(store, lambda: current().store, update.keys, columns=store.schema.names)
             if current().store is not store:  # a column was added since: rows without it would erase its values
                 raise ChangedMeanwhile
             if missing == Missing.ERROR:
-                _check_all_exist(update, found, key, dataset=name)
-            table = to_table(_merged(update, found, store.schema, key), store.schema, dataset=name)
+                _check_all_exist(update, old, key, dataset=name)
+            table = to_table(_merged(update, old, store.schema, key), store.schema, dataset=name)
             return writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
         if clock.monotonic_seconds() > deadline:
             raise Conflict(f"Dataset {name}: other writers keep changing these rows. Nothing was written. Try again.")

@@ -208,10 +208,10 @@ def _shown(value: pa.Scalar) -> str:
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Cast a column if nothing is lost. Arrow would turn values beyond a 4-byte float into infinity."""
-    found = column.cast(kind, safe=True)
-    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column.cast(pa.float64())))).as_py():
+    cast = column.cast(kind, safe=True)
+    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(cast), pc.is_finite(column.cast(pa.float64())))).as_py():
         raise OverflowError(kind)
-    return found
+    return cast
 
 
 def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
