@@ -5,7 +5,8 @@ swept (`dataset.dataset_folder`). Both tables carry the specification as a prope
 rewritten from it.
 """
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ class Unregistered:
 
     def described(self) -> str:
         """Return the finding and the remedy in two sentences."""
-        found = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
+        finding = f"Dataset {self.dataset}: {self.path} holds committed data, and the registry does not name it."
         todo = "Run silt doctor --repair to register it again." if self.obstacle is None else self.obstacle
-        return f"{found} {todo}"
+        return f"{finding} {todo}"
 
 
 class Adoption:
@@ -56,10 +57,10 @@ class Adoption:
 
     def found(self) -> list[Unregistered]:
         """List the unregistered datasets by name; nothing is changed."""
-        places = sorted(unregistered(self._registry, self._layout), key=lambda place: (place.name, place.path))
-        live = {row.name for row in self._registry.all()} if places else set()
-        shared = {name for name in (p.name for p in places) if sum(p.name == name for p in places) > 1}
-        return [self._diagnosed(place, live=live, shared=shared) for place in places]
+        folders = sorted(unregistered(self._registry, self._layout), key=lambda folder: (folder.name, folder.path))
+        live = {row.name for row in self._registry.all()} if folders else set()
+        shared = {name for name, count in Counter(folder.name for folder in folders).items() if count > 1}
+        return [self._diagnosed(folder, live=live, shared=shared) for folder in folders]
 
     def adopt(self, name: DatasetName, incarnation: str) -> Unregistered:
         """Register an unregistered dataset again. A crash leaves it registered or not, and its rows unchanged.
@@ -68,59 +69,52 @@ class Adoption:
             NotFound: there is no such unregistered dataset.
             Conflict: it cannot be adopted, or a dataset of that name was created meanwhile. Nothing was changed.
         """
-        matching = [f for f in self.found() if (f.dataset, f.incarnation) == (str(name), incarnation)]
-        if not matching:
+        datasets = self.found()
+        dataset = next((d for d in datasets if (d.dataset, d.incarnation) == (str(name), incarnation)), None)
+        if dataset is None:
             raise NotFound(f"There is no unregistered dataset {name} with incarnation {incarnation}.")
-        folder = matching[0]
-        if folder.obstacle is not None:
-            raise Conflict(f"Dataset {name} was not registered: {folder.obstacle}")
-        store = self._store(UnregisteredFolder(name, Path(folder.path)))
+        if dataset.obstacle is not None:
+            raise Conflict(f"Dataset {name} was not registered: {dataset.obstacle}")
+        store = self._store(UnregisteredFolder(name, Path(dataset.path)))
         if read_marker(store.path) is None:  # made by an older Siltstone
             write_marker(store.path, Marker(dataset=str(name), incarnation=incarnation), durable=self._durable)
         self._registry.adopt(name, incarnation, store.schema, store.spec)
-        return folder
+        return dataset
 
     def _diagnosed(
-        self, place: UnregisteredFolder, *, live: set[DatasetName], shared: set[DatasetName]
+        self, folder: UnregisteredFolder, *, live: set[DatasetName], shared: set[DatasetName]
     ) -> Unregistered:
-        folder = Unregistered(dataset=str(place.name), incarnation=place.path.name, path=str(place.path))
-        marker = read_marker(place.path)
-        if marker is not None and marker != Marker(dataset=folder.dataset, incarnation=folder.incarnation):
-            return _blocked(folder, f"Its marker names {marker.dataset}: it was moved or copied here. Move it back.")
-        if place.name in live:
-            return _blocked(folder, "Another dataset has that name now. Drop that one first, or move this folder away.")
-        if place.name in shared:
-            return _blocked(folder, "There are several such folders of that name. Move all but one out of the lake.")
+        dataset = Unregistered(dataset=str(folder.name), incarnation=folder.path.name, path=str(folder.path))
+        marker = read_marker(folder.path)
+        obstacle = None
+        if marker is not None and marker != Marker(dataset=dataset.dataset, incarnation=dataset.incarnation):
+            obstacle = f"Its marker names {marker.dataset}: it was moved or copied here. Move it back."
+        elif folder.name in live:
+            obstacle = "Another dataset has that name now. Drop that one first, or move this folder away."
+        elif folder.name in shared:
+            obstacle = "There are several such folders of that name. Move all but one out of the lake."
+        if obstacle is not None:
+            return replace(dataset, obstacle=obstacle)
         try:
-            snapshot = self._store(place).snapshot()
+            snapshot = self._store(folder).snapshot()
         except (SiltstoneError, LogChanged, OSError) as error:
-            return _blocked(folder, f"It cannot be read: {error}")
-        return Unregistered(
-            dataset=folder.dataset,
-            incarnation=folder.incarnation,
-            path=folder.path,
-            sequence=snapshot.sequence,
-            rows_in_base=snapshot.base.rows,
-        )
+            return replace(dataset, obstacle=f"It cannot be read: {error}")
+        return replace(dataset, sequence=snapshot.sequence, rows_in_base=snapshot.base.rows)
 
-    def _store(self, place: UnregisteredFolder) -> Store:
+    def _store(self, folder: UnregisteredFolder) -> Store:
         """Return the storage of an unregistered dataset, from the properties of its base."""
-        base = TableReader(place.path / BASE, clock=self._clock, label=f"Dataset {place.name}", must_exist=True)
+        base = TableReader(folder.path / BASE, clock=self._clock, label=f"Dataset {folder.name}", must_exist=True)
         text = base.properties().get(PROPERTY_SPEC)
         if text is None:
-            raise Corruption(f"Dataset {place.name}: {base.path} does not say what it is. Restore it from a backup.")
+            raise Corruption(f"Dataset {folder.name}: {base.path} does not say what it is. Restore it from a backup.")
         return self._registry.store(
             Registration(
-                name=place.name,
+                name=folder.name,
                 n=0,
-                incarnation=place.path.name,
+                incarnation=folder.path.name,
                 state=LIVE,
                 spec=Spec.from_json(text),
                 schema=own_columns(base.columns()),
                 at=self._clock.now(),
             )
         )
-
-
-def _blocked(found: Unregistered, why: str) -> Unregistered:
-    return Unregistered(dataset=found.dataset, incarnation=found.incarnation, path=found.path, obstacle=why)

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,13 +42,8 @@ _FIELDS: Final = (ROW_SEQ, OP, WRITTEN_AT, ACTOR, REASON)
 
 
 def records(store: Store) -> list[AuditRecord]:
-    """Return the audit records of a dataset, by sequence.
-
-    Raises:
-        Corruption: a line of the file is damaged; the message names it.
-        Unavailable: the operating system refuses the read.
-    """
-    found: dict[int, AuditRecord] = {}
+    """Return the audit records of a dataset, by sequence; raise Corruption that names a damaged line of the file."""
+    by_sequence: dict[int, AuditRecord] = {}
     for number, record in enumerate(_lines(store), start=1):
         if record is None:
             raise Corruption(
@@ -56,10 +51,10 @@ def records(store: Store) -> list[AuditRecord]:
                 reason=Reason.DAMAGED_FILE,
                 paths=[_path(store)],
             )
-        earlier = found.get(record.sequence)
+        earlier = by_sequence.get(record.sequence)
         if earlier is None or earlier.rows is None:
-            found[record.sequence] = record
-    return [found[sequence] for sequence in sorted(found)]
+            by_sequence[record.sequence] = record
+    return [by_sequence[sequence] for sequence in sorted(by_sequence)]
 
 
 def _lines(store: Store) -> list[AuditRecord | None]:
@@ -76,8 +71,7 @@ def _lines(store: Store) -> list[AuditRecord | None]:
 def append(store: Store, new: Sequence[AuditRecord]) -> None:
     """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
 
-    Raises:
-        Unavailable: the file cannot be written. No record counts as written.
+    Unavailable: the file cannot be written, and no record counts as written.
     """
     path = _path(store)
     fields = [record.to_dict() for record in new]
@@ -103,10 +97,6 @@ def append_missing(store: Store, snapshot: Snapshot) -> None:
     """Append the records of a snapshot's unfolded tombstones that the file lacks.
 
     A compaction calls this before the commit that removes their change rows.
-
-    Raises:
-        FileNotFoundError: a change file was removed since the snapshot.
-        Unavailable: the file cannot be written.
     """
     in_rows = _records_of_change_rows(store, snapshot)
     if in_rows:
@@ -119,13 +109,11 @@ def append_missing(store: Store, snapshot: Snapshot) -> None:
 
 def _records_of_change_rows(store: Store, snapshot: Snapshot) -> dict[int, AuditRecord]:
     """Return a record for each unfolded sequence with tombstones that name an actor or a reason."""
-    found: dict[int, AuditRecord] = {}
+    by_sequence: dict[int, AuditRecord] = {}
     for file in snapshot.unfolded:
         for part in _tombstone_counts(store, file):
-            for row in part.to_pylist():
+            for row in part.filter(pc.greater(part.column(SEQ), snapshot.watermark)).to_pylist():
                 sequence = row[SEQ]
-                if sequence <= snapshot.watermark:
-                    continue
                 record = AuditRecord(
                     sequence=sequence,
                     at=utc_text(row[f"{WRITTEN_AT}_min"], timespec="milliseconds"),
@@ -133,9 +121,9 @@ def _records_of_change_rows(store: Store, snapshot: Snapshot) -> dict[int, Audit
                     reason=row[REASON],
                     keys=row[f"{OP}_count"],
                 )
-                other = found.get(sequence)
-                found[sequence] = record if other is None else replace(other, keys=other.keys + record.keys)
-    return found
+                other = by_sequence.get(sequence)
+                by_sequence[sequence] = record if other is None else replace(other, keys=other.keys + record.keys)
+    return by_sequence
 
 
 def _tombstone_counts(store: Store, file: DataFile) -> Iterator[pa.Table]:
@@ -151,9 +139,6 @@ def _tombstone_counts(store: Store, file: DataFile) -> Iterator[pa.Table]:
             sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
             counted = rows.append_column(SEQ, sequences).group_by([SEQ, ACTOR, REASON])
             yield counted.aggregate([(OP, "count"), (WRITTEN_AT, "min")])
-
-
-# ---- the file ------------------------------------------------------------------------------------------------------
 
 
 def _path(store: Store) -> Path:
@@ -199,8 +184,3 @@ def _checksum(fields: dict[str, Any]) -> int:
 
 def _json(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True)
-
-
-def at_sequences(found: Iterable[AuditRecord], first: int, last: int) -> tuple[AuditRecord, ...]:
-    """Return the records of a range of sequences, both ends included."""
-    return tuple(record for record in found if first <= record.sequence <= last)

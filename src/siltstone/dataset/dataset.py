@@ -203,8 +203,6 @@ class Dataset:
         """Return a description of this dataset."""
         return info_of(self._registration, self.schema)
 
-    # ---- writing -------------------------------------------------------------------------------------------------
-
     def upsert(
         self,
         rows: Any,  # noqa: ANN401
@@ -227,7 +225,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
-            Gone: the dataset was dropped.
         """
         self._may_write("upsert into")
         self._require(Kind.KEYED, "upsert", "Append to it (append, silt append).")
@@ -307,7 +304,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: the rows do not fit the dataset. Nothing is written.
-            Gone: the dataset was dropped.
         """
         self._may_write("append to")
         self._require(Kind.LOG, "append", "Upsert into it (upsert, silt upsert).")
@@ -337,11 +333,8 @@ class Dataset:
         self._require(Kind.LOG, "producer", "Upsert into it (upsert, silt upsert).")
         limits = Limits(rows=rows, seconds=seconds, size_bytes=bytes)
         limits.check(str(self.name))
-        return Producer(
-            lambda waiting: write_appends(self._now().writer, waiting, at_most=None),
-            limits,
-            clock=self._parts.store.clock,
-        )
+        clock = self._parts.store.clock
+        return Producer(lambda parcels: write_appends(self._now().writer, parcels, at_most=None), limits, clock=clock)
 
     def tombstone(
         self,
@@ -390,7 +383,7 @@ class Dataset:
         def hide(snapshot: Snapshot) -> Ack:
             with condition_errors(self._parts.store):
                 keys = self._matching(where, snapshot).select(*self.key)
-                return self._now().loader.tombstone_frame(keys, planned_at=snapshot.sequence, **request.__dict__)
+                return self._now().loader.tombstone_frame(keys, request=request, planned_at=snapshot.sequence)
 
         return write_matching(self._parts.store, lambda: self._with_snapshot(hide))
 
@@ -472,7 +465,7 @@ class Dataset:
             form=form,
         )
         with noticing_absence():
-            return parts.ingest(self._spark).take_files(request)
+            return parts.ingest(self._spark).load_files(request)
 
     def ingest_jdbc(  # noqa: PLR0913  # one parameter for each thing to say about a database
         self,
@@ -524,9 +517,7 @@ class Dataset:
         )
         parts = self._now()
         with noticing_absence():
-            return parts.ingest(self._spark).take_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
-
-    # ---- reading -------------------------------------------------------------------------------------------------
+            return parts.ingest(self._spark).load_jdbc(source, order_by=as_names(order_by), quarantine=quarantine)
 
     def read(self, *, raw: bool = False, once: bool = False, at: At | None = None) -> "DataFrame":
         """Return the merged view as a Spark frame, pinned to the current snapshot, or to an earlier one with `at`.
@@ -543,8 +534,7 @@ class Dataset:
 
     def _matching(self, where: str, snapshot: Snapshot) -> "DataFrame":
         condition = self._conditions().for_spark(where, self.schema.names)
-        with condition_errors(self._parts.store):
-            return self.read_at(snapshot, once=True).where(condition)
+        return self.read_at(snapshot, once=True).where(condition)
 
     def count_matching(self, where: str) -> int:
         """Return the number of rows that match a condition now, on Spark; raise InvalidRequest if it is not valid."""
@@ -588,11 +578,10 @@ class Dataset:
         """
         store = self._store
         names = view_columns(store, columns)
-        if where is None:
-            return self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=names), at=at)
-        needed = list(dict.fromkeys([*names, *self._conditions().columns(where, store.schema)]))
+        compared = [] if where is None else self._conditions().columns(where, store.schema)
+        needed = list(dict.fromkeys([*names, *compared]))
         rows = self._with_snapshot(lambda snapshot: view_table(store, snapshot, raw=raw, columns=needed), at=at)
-        return self._conditions().rows(rows, where).select(names)
+        return rows if where is None else self._conditions().rows(rows, where).select(names)
 
     def to_pandas(
         self, *, columns: str | Sequence[str] | None = None, where: str | None = None, at: At | None = None
@@ -609,9 +598,8 @@ class Dataset:
     def count(self, *, where: str | None = None, at: At | None = None) -> int:
         """Return the number of rows, or of rows that match a condition, without Spark (`count_matching`: on Spark)."""
         if where is not None:
-            return int(
-                self.to_arrow(columns=self._conditions().columns(where, self.schema), where=where, at=at).num_rows
-            )
+            columns = self._conditions().columns(where, self.schema)
+            return int(self.to_arrow(columns=columns, where=where, at=at).num_rows)
         return self._with_snapshot(lambda snapshot: view_count(self._store, snapshot), at=at)
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
@@ -633,7 +621,6 @@ class Dataset:
 
         Raises:
             InvalidRequest: a key or a column does not fit the dataset, or there are too many keys.
-            Gone: the dataset was dropped.
         """
         self.require_key()
         try:
@@ -715,8 +702,6 @@ class Dataset:
         """Return the first live file that is damaged, by its path below the dataset. Every file is read to its end."""
         return damaged_file(self._store)
 
-    # ---- columns ---------------------------------------------------------------------------------------------------
-
     def alter(
         self,
         *,
@@ -742,23 +727,19 @@ class Dataset:
         """
         if not dry_run:
             self._may_write("alter")
-        wider = {name: as_type(kind, column=name) for name, kind in (widen or {}).items()}
         alteration = Alteration(
             add=pa.schema([]) if add is None else as_schema(add),
-            widen=wider,
+            widen={name: as_type(kind, column=name) for name, kind in (widen or {}).items()},
             comments=comments or {},
             tags=tags or {},
             defaults=defaults or {},
         )
         return alter(self._store, alteration, dry_run=dry_run)
 
-    # ---- maintenance ---------------------------------------------------------------------------------------------
-
     def compact(self, *, purge: bool = False) -> CompactReport:
         """Fold the changes into base; with `purge`, also delete from disk all that is no longer part of the dataset."""
         self._may_compact("compact")
-        store = self._store
-        return self._maintenance().compact(store, purge=purge)
+        return self._maintenance().compact(self._store, purge=purge)
 
     def squash(self, *, dry_run: bool = False) -> SquashReport:
         """Merge the small files of unfolded changes, without Spark. The dataset's rows do not change.
@@ -770,13 +751,11 @@ class Dataset:
         """
         if not dry_run:
             self._may_compact("squash")
-        store = self._store
-        return self._maintenance().squash(store, dry_run=dry_run)
+        return self._maintenance().squash(self._store, dry_run=dry_run)
 
     def compact_estimate(self) -> FoldEstimate:
         """Return the estimated work of `compact` now; nothing is changed and Spark is not started."""
-        store = self._store
-        return self._maintenance().estimate(store)
+        return self._maintenance().estimate(self._store)
 
     def tiers(self) -> tuple[Tier, ...]:
         """Return the tiers by which the periods of this log are rolled up; empty for a keyed dataset.
@@ -814,25 +793,21 @@ class Dataset:
             Conflict: another compaction was first with some files; periods before them are clustered.
         """
         self._may_compact("cluster")
-        store = self._store
-        return self._maintenance().cluster_all(store, by=as_names(by))
+        return self._maintenance().cluster_all(self._store, by=as_names(by))
 
     def cluster_estimate(self, by: str | Sequence[str] | None = None) -> ClusterEstimate:
         """Return what `cluster` would rewrite now, and by which columns; nothing is changed and Spark is not started."""
-        store = self._store
-        return self._maintenance().cluster_estimate(store, by=as_names(by))
+        return self._maintenance().cluster_estimate(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
         """Delete files that were removed longer ago than the retention (at least one hour)."""
         if not dry_run:
             self._may_compact("vacuum")
-        store = self._store
-        return self._maintenance().vacuum(store, retention_hours=retention_hours, dry_run=dry_run)
+        return self._maintenance().vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)
 
     def status(self) -> Status:
         """Return the status of the dataset: rows, files, bytes, backlog."""
-        store = self._store
-        return self._maintenance().status(store)
+        return self._maintenance().status(self._store)
 
 
 def _is_spark_frame(rows: Any) -> bool:  # noqa: ANN401

@@ -84,8 +84,8 @@ def read_marker(folder: Path) -> Marker | None:
     try:
         if path.is_symlink():
             return None
-        found = json.loads(path.read_text())
-        return Marker(dataset=str(found["dataset"]), incarnation=str(found["incarnation"]))
+        fields = json.loads(path.read_text())
+        return Marker(dataset=str(fields["dataset"]), incarnation=str(fields["incarnation"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -106,10 +106,7 @@ def content_of(folder: Path, name: DatasetName) -> Content:
 
 
 def _properties(table: Path) -> Mapping[str, str] | None:
-    """Return a table's properties; None if it cannot be read.
-
-    Nothing is repaired, because the table may belong to another program.
-    """
+    """Return a table's properties; None if it cannot be read. Nothing is repaired: it may be another program's."""
     try:
         return DeltaTable(table).metadata().configuration if has_versions(table) else None
     except (DeltaError, OSError):
@@ -117,10 +114,7 @@ def _properties(table: Path) -> Mapping[str, str] | None:
 
 
 def has_only_checkpoints(folder: Path) -> bool:
-    """Return whether a folder holds only checkpoints of our tables.
-
-    A checkpoint was being written while a drop removed the folder.
-    """
+    """True if a folder holds only checkpoints of our tables, which were being written while a drop removed the rest."""
     try:
         files = list(_files(folder))
         tables = {path.parent.parent for path in files}
@@ -154,7 +148,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _is_of_creation(path: Path) -> bool:
     if path.is_symlink():
         return False
-    if path.name in (MARKER, f".{MARKER}") or path.name == LOCK_FILE:
+    if path.name in (MARKER, f".{MARKER}", LOCK_FILE):
         return True
     version = entry_version(path.name)
     if path.parent.name != LOG or version is None:
@@ -181,8 +175,7 @@ def is_removed(folder: Path) -> bool:
 def remove_folder(folder: Path) -> None:
     """Delete a folder without following links, the marker last. Failed deletions are left to the next sweep.
 
-    The folder is opened once, and all is deleted through that handle. A link that replaces it meanwhile is not
-    followed.
+    All is deleted through one handle of the folder, so a link that replaces it meanwhile is not followed.
     """
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -226,7 +219,7 @@ def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
     remove_folder(removed)
 
 
-def strays_of(layout: Layout, name: DatasetName) -> list[Path]:
+def dataset_folders(layout: Layout, name: DatasetName) -> list[Path]:
     """List the folders of a name that hold a dataset and that no process is creating, registered ones included."""
     above = layout.dataset(name, "")
     if not above.is_dir() or layout.link_in(above):
@@ -236,10 +229,7 @@ def strays_of(layout: Layout, name: DatasetName) -> list[Path]:
 
 
 def missing_tables(folder: Path) -> list[str]:
-    """Return which of the two tables of an incarnation are not on disk.
-
-    A table without permission counts as present.
-    """
+    """Return which of the two tables of an incarnation are not on disk. One without permission counts as present."""
     missing: list[str] = []
     for table in (CHANGES, BASE):
         with contextlib.suppress(PermissionError):

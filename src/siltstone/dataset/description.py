@@ -16,23 +16,23 @@ MAX_HTML_COLUMNS: Final = 50
 """Largest number of columns that a notebook shows."""
 
 
-def info_of(found: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:
+def info_of(row: Registration, schema: pa.Schema, *, broken: SiltstoneError | None = None) -> DatasetInfo:
     """Describe a registered dataset with these columns; `broken` is the reason if it cannot be read."""
     return DatasetInfo(
-        name=str(found.name),
-        kind=found.spec.kind.value,
-        key=found.spec.key,
-        subject=found.spec.subject,
+        name=str(row.name),
+        kind=row.spec.kind.value,
+        key=row.spec.key,
+        subject=row.spec.subject,
         fingerprint=fingerprint(schema),
-        incarnation=found.incarnation,
-        created_at=utc_text(found.at, timespec="seconds"),
+        incarnation=row.incarnation,
+        created_at=utc_text(row.at, timespec="seconds"),
         columns=describe(schema),
-        time=found.spec.time,
-        partition_by=found.spec.partition_by,
-        sort_by=found.spec.sort_by,
-        cluster_by=found.spec.clustered_by,
-        dedup_by=found.spec.dedup_by,
-        survivor=str(found.spec.survivor) if found.spec.dedup_by else None,
+        time=row.spec.time,
+        partition_by=row.spec.partition_by,
+        sort_by=row.spec.sort_by,
+        cluster_by=row.spec.clustered_by,
+        dedup_by=row.spec.dedup_by,
+        survivor=str(row.spec.survivor) if row.spec.dedup_by else None,
         broken=None if broken is None else str(broken),
         broken_kind=None if broken is None else broken.kind,
         broken_reason=None if broken is None else broken.reason,

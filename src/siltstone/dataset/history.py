@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from siltstone.clock import utc_text
-from siltstone.dataset.audit import at_sequences, records
+from siltstone.dataset.audit import records
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import AUDIT, CHANGES
 from siltstone.delta.log_reader import LogEntry, list_log, read_entry
@@ -24,12 +24,7 @@ from siltstone.model.spec import Kind
 
 
 def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
-    """Return the commits that the logs retain, newest first.
-
-    Raises:
-        InvalidRequest: the limit is less than 1.
-        Gone: the dataset was dropped.
-    """
+    """Return the commits that the logs retain, newest first; raise InvalidRequest for a limit below 1."""
     if limit is not None and (isinstance(limit, bool) or limit < 1):
         raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
     with contextlib.suppress(Corruption):  # history shows which commit of another program is the reason
@@ -45,18 +40,18 @@ Timed = tuple[tuple[int, int], HistoryEntry]
 """An entry with its order: its time, then its version."""
 
 
-def _with_audit(timed: Sequence[Timed], found: Sequence[AuditRecord]) -> list[Timed]:
+def _with_audit(timed: Sequence[Timed], audit: Sequence[AuditRecord]) -> list[Timed]:
     """Attach each audit record to the commit of its sequence. A record without a retained commit becomes an entry."""
     shown: set[int] = set()
     entries: list[Timed] = []
     for order, entry in timed:
-        if entry.table == CHANGES and entry.tombstones and entry.first_sequence and entry.last_sequence:
-            audited = at_sequences(found, entry.first_sequence, entry.last_sequence)
+        first, last = entry.first_sequence, entry.last_sequence
+        audited: tuple[AuditRecord, ...] = ()
+        if entry.table == CHANGES and entry.tombstones and first and last:
+            audited = tuple(record for record in audit if first <= record.sequence <= last)
             shown |= {record.sequence for record in audited}
-            entries.append((order, replace(entry, audit=audited)))
-        else:
-            entries.append((order, entry))
-    return entries + [_entry_of_record(record) for record in found if record.sequence not in shown]
+        entries.append((order, replace(entry, audit=audited)))
+    return entries + [_entry_of_record(record) for record in audit if record.sequence not in shown]
 
 
 def _entry_of_record(record: AuditRecord) -> Timed:
@@ -136,8 +131,8 @@ def _operation(entry: LogEntry, table: str, written: str, *, only_tombstones: bo
 
 
 def _text(entry: LogEntry, name: str) -> str | None:
-    found = entry.info.get(name)
-    return str(found) if found else None
+    value = entry.info.get(name)
+    return str(value) if value else None
 
 
 def _number(entry: LogEntry, name: str) -> int | None:

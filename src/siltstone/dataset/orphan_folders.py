@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from siltstone.coordination.liveness import is_live
 from siltstone.dataset.dataset_folder import (
@@ -29,6 +30,9 @@ from siltstone.delta.layout import DATA, SYSTEM, Layout
 from siltstone.errors import InvalidRequest
 from siltstone.model.names import DatasetName
 
+_ENDINGS: Final = {Content.DROPPED: DROPPED_ENDING, Content.UNUSED: UNUSED_ENDING}
+"""Content that may be deleted, with the ending of the folder's name during its removal."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnregisteredFolder:
@@ -43,16 +47,16 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
     if not layout.is_lake():
         return []
     removed = []
-    for place, dropped in _unnamed(registry, layout):  # interrupted drops and creates
+    for folder, dropped in _unnamed(registry, layout):  # interrupted drops and creates
         if dropped is not None:
-            registry.bury(dropped)
-        elif REMOVED.match(place.path.name):
-            _finish_removal(place.path)
-        else:
-            _remove_proven(place)
-        if not place.path.exists():
-            remove_empty_parents(place.path, layout)
-            removed.append(place.path)
+            registry.remove_dropped(dropped)
+        elif REMOVED.match(folder.path.name):
+            _finish_removal(folder.path)
+        elif ending := _ENDINGS.get(content_of(folder.path, folder.name)):
+            remove_incarnation(folder.path, folder.name, ending=ending)
+        if not folder.path.exists():
+            remove_empty_parents(folder.path, layout)
+            removed.append(folder.path)
     _sweep_rows(registry, layout)
     return removed
 
@@ -62,41 +66,30 @@ def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]
 
     If the registry was lost, all folders with datasets are listed.
     """
-    found = [place for place, row in _unnamed(registry, layout) if row is None and INCARNATION.match(place.path.name)]
-    return [place for place in found if content_of(place.path, place.name) is Content.DATASET]
+    idle = [folder for folder, row in _unnamed(registry, layout) if row is None and INCARNATION.match(folder.path.name)]
+    return [folder for folder in idle if content_of(folder.path, folder.name) is Content.DATASET]
 
 
 def _finish_removal(path: Path) -> None:
     """Delete the rest of an interrupted removal. A created dataset that a writer has used since gets its name back."""
     if not is_removed(path):
         return
-    original = path.with_name(path.name.removesuffix(UNUSED_ENDING))
     if path.name.endswith(UNUSED_ENDING) and not is_unused(path):
-        path.rename(original)
+        path.rename(path.with_name(path.name.removesuffix(UNUSED_ENDING)))
     else:
         remove_folder(path)
 
 
-def _remove_proven(place: UnregisteredFolder) -> None:
-    match content_of(place.path, place.name):
-        case Content.DROPPED:
-            remove_incarnation(place.path, place.name, ending=DROPPED_ENDING)
-        case Content.UNUSED:
-            remove_incarnation(place.path, place.name, ending=UNUSED_ENDING)
-        case Content.DATASET | Content.FOREIGN:
-            return
-
-
 def _unnamed(registry: Registry, layout: Layout) -> list[tuple[UnregisteredFolder, Registration | None]]:
     """List the idle folders that no live row of the registry names, each with the row that records its drop."""
-    idle = [place for place in _places(layout) if not is_live(layout.work, place.path.name)]
+    idle = [folder for folder in _incarnations(layout) if not is_live(layout.work, folder.path.name)]
     rows = registry.rows() if layout.is_lake() else []  # after `idle`: what was registered meanwhile is named here
     named = {layout.dataset(row.name, row.incarnation) for row in rows if row.is_live}
     dropped = {layout.dataset(row.name, row.incarnation): row for row in rows if not row.is_live}
-    return [(place, dropped.get(place.path)) for place in idle if place.path not in named]
+    return [(folder, dropped.get(folder.path)) for folder in idle if folder.path not in named]
 
 
-def _places(layout: Layout) -> Iterator[UnregisteredFolder]:
+def _incarnations(layout: Layout) -> Iterator[UnregisteredFolder]:
     """List every folder with the path and name of an incarnation. Links are skipped at every level."""
     for catalog in _folders(layout.root):
         for path in (p for schema in _folders(catalog) for table in _folders(schema) for p in _folders(table)):
@@ -110,8 +103,8 @@ def _places(layout: Layout) -> Iterator[UnregisteredFolder]:
 def _folders(folder: Path) -> list[Path]:
     """List the folders in a folder, without links. A removed or inaccessible folder has nothing to delete."""
     try:
-        with os.scandir(folder) as found:
-            return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 

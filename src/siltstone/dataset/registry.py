@@ -14,10 +14,10 @@ and writes are correct at every point, and `sweep` removes what is left.
 
 import contextlib
 import datetime
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +28,12 @@ from siltstone.config import Settings
 from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.dataset_folder import (
     DROPPED_ENDING,
+    INCARNATION,
     Marker,
+    dataset_folders,
     missing_tables,
     remove_folder,
     remove_incarnation,
-    strays_of,
     write_marker,
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
@@ -62,12 +63,7 @@ from siltstone.model.schema import (
     fingerprint,
     own_columns,
 )
-from siltstone.model.spec import (
-    MOST_CLUSTER_COLUMNS,
-    PROPERTY_DROPPED,
-    Spec,
-    as_names,
-)
+from siltstone.model.spec import MOST_CLUSTER_COLUMNS, PROPERTY_DROPPED, Spec, as_names
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 CREATE_TRIES: Final = 20
@@ -76,8 +72,6 @@ READ_THREADS: Final = 4
 FOLDER_TRIES: Final = 100
 """Tries to create a folder that a drop removes between two system calls. After this many tries a file is in the way."""
 APP_DATASET: Final = "dataset/"
-INCARNATION: Final = re.compile(r"[0-9a-f]{32}\Z")
-"""Pattern of a folder name that only Siltstone creates."""
 _ROW: Final = pa.schema(
     [
         pa.field("n", pa.int64(), nullable=False),
@@ -149,55 +143,40 @@ class Registry:
             label=f"The registry of lake {layout.root}",
         )
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def find(self, name: DatasetName) -> Registration:
-        """Return the current registration of a name.
-
-        Raises:
-            NotFound: no such dataset, or no lake.
-            Corruption: its tables are not on disk.
-        """
+        """Return the current registration of a name (else NotFound) whose tables are on disk (else Corruption)."""
         self.require_lake()
-        found = self._find(name)
-        if error := self.broken(found):
+        row = self._find(name)
+        if error := self.broken(row):
             raise error
-        return found
+        return row
 
     def _find(self, name: DatasetName) -> Registration:
-        found = self._lookup(name)
-        if found is None or not found.is_live:
+        row = self._lookup(name)
+        if row is None or not row.is_live:
             raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. silt list shows what there is.")
-        return found
+        return row
 
-    def broken(self, found: Registration) -> Corruption | None:
+    def broken(self, row: Registration) -> Corruption | None:
         """Return an error if tables of a live dataset are missing; None if they exist, or it was dropped meanwhile."""
-        folder = self._layout.dataset(found.name, found.incarnation)
+        folder = self._layout.dataset(row.name, row.incarnation)
         missing = missing_tables(folder)
-        if not missing or self._lookup(found.name) != found:
+        if not missing or self._lookup(row.name) != row:
             return None
         what = " and ".join(missing)
         return Corruption(
-            f"Dataset {found.name}: the registry names it, but {what} of {folder} cannot be found. Restore the folder from a "
-            f"backup, or remove the dataset with silt drop {found.name}.",
+            f"Dataset {row.name}: the registry names it, but {what} of {folder} cannot be found. Restore the folder from a "
+            f"backup, or remove the dataset with silt drop {row.name}.",
             reason=Reason.MISSING_FILE,
         )
 
     def require_lake(self) -> None:
-        """Require an existing lake.
-
-        Raises:
-            NotFound: there is no lake, or it has never had a dataset.
-        """
+        """Raise NotFound if there is no lake, or it has never had a dataset."""
         if not self._layout.is_lake():
             raise no_lake(self._layout)
 
     def version(self) -> int:
-        """Return the newest version of the registry. While it stays the same, no name changes its meaning.
-
-        Raises:
-            NotFound: there is no lake.
-        """
+        """Return the newest version of the registry. While it stays the same, no name changes its meaning."""
         self.require_lake()
         return self._table.version()
 
@@ -257,13 +236,13 @@ class Registry:
             at=row["at"],
         )
 
-    def store(self, found: Registration) -> Store:
+    def store(self, row: Registration) -> Store:
         """Return the storage behind a registration."""
         return Store(
-            name=found.name,
-            incarnation=found.incarnation,
-            spec=found.spec,
-            schema=found.schema,
+            name=row.name,
+            incarnation=row.incarnation,
+            spec=row.spec,
+            schema=row.schema,
             layout=self._layout,
             settings=self._settings,
             clock=self._clock,
@@ -272,8 +251,6 @@ class Registry:
             reads=self._reads,
             purge_listeners=self._purge_listeners,
         )
-
-    # ---- create --------------------------------------------------------------------------------------------------
 
     def create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
         """Create the dataset, or return an existing one with the same schema and specification.
@@ -299,7 +276,7 @@ class Registry:
         self._check_unregistered(name)
         if existing is not None:
             # finish a crashed drop first: stale handles must be Gone before the name is live again
-            self.bury(existing)
+            self.remove_dropped(existing)
         self._ensure_table()
         incarnation = self._clock.new_id()
         folder = self._layout.dataset(name, incarnation)
@@ -313,9 +290,9 @@ class Registry:
 
     def _check_unregistered(self, name: DatasetName) -> None:
         """Refuse to create beside a folder of that name with data: a restored registry may have lost its row."""
-        found = strays_of(self._layout, name)
-        row = self._lookup(name) if found else None  # after `found`: what was registered meanwhile is named here
-        for folder in found:
+        folders = dataset_folders(self._layout, name)
+        row = self._lookup(name) if folders else None  # after `folders`: what was registered meanwhile is named here
+        for folder in folders:
             if row is None or row.incarnation != folder.name:
                 raise Corruption(
                     f"Dataset {name}: {folder} holds committed data, and the registry does not name it. Nothing was created. "
@@ -323,10 +300,7 @@ class Registry:
                 )
 
     def adopt(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
-        """Register an incarnation whose tables are on disk, in a new registry if it was lost.
-
-        A live name is a Conflict.
-        """
+        """Register an incarnation whose tables are on disk, in a new registry if it was lost. A live name is a Conflict."""
         self._ensure_table(is_ours=True)
         return self._register(name, incarnation, schema, spec)
 
@@ -434,18 +408,13 @@ class Registry:
         except OSError as error:
             raise unwritable(self._layout, error) from error
 
-    # ---- drop ----------------------------------------------------------------------------------------------------
-
-    def drop_unused(self, made: Registration) -> bool:
-        """Drop an incarnation if `create` made it for this caller and nothing was committed to it since.
-
-        Return whether it was dropped.
-        """
-        store = self.store(made)
+    def drop_unused(self, row: Registration) -> bool:
+        """Drop an incarnation that `create` made for this caller, if nothing was committed since; return whether."""
+        store = self.store(row)
         with contextlib.suppress(Gone, NotFound, Conflict):  # another process has dropped it
-            is_unused = made.is_new and store.changes.is_untouched() and store.base.is_untouched()
-            if is_unused and self._find(made.name).incarnation == made.incarnation:
-                return bool(self.drop(made.name))
+            is_unused = row.is_new and store.changes.is_untouched() and store.base.is_untouched()
+            if is_unused and self._find(row.name).incarnation == row.incarnation:
+                return bool(self.drop(row.name))
         return False
 
     def drop(self, name: DatasetName) -> Registration:
@@ -463,7 +432,7 @@ class Registry:
         try:
             folder = self._layout.dataset(name, before.incarnation)
             inside = (folder / BASE / DATA, folder / CHANGES / DATA)
-            link = next((found for path in inside if (found := self._layout.link_in(path))), None)
+            link = next(filter(None, map(self._layout.link_in, inside)), None)
         except OSError as error:
             raise unwritable(self._layout, error) from error
         if link is not None:
@@ -471,30 +440,17 @@ class Registry:
                 f"Dataset {name} is behind the symbolic link {link}, and Siltstone deletes nothing behind links. Nothing was "
                 "changed. Replace the link by a folder or a mount point, and drop it again."
             )
-        self._write(
-            Registration(
-                name=name,
-                n=before.n + 1,
-                incarnation=before.incarnation,
-                state=DROPPED,
-                spec=before.spec,
-                schema=before.schema,
-                at=self._clock.now(),
-            ),
-            before,
-        )
+        self._write(replace(before, n=before.n + 1, state=DROPPED, at=self._clock.now()), before)
         reach("drop.after_registry")
-        self.bury(before)
+        self.remove_dropped(before)
         return before
 
-    def bury(self, dropped: Registration) -> None:
+    def remove_dropped(self, dropped: Registration) -> None:
         """Mark both tables of a dropped incarnation and remove its folder; safe to repeat."""
         store = self.store(dropped)
         for table in (store.changes, store.base):
-            try:
+            with contextlib.suppress(SiltstoneError):  # already marked, or already removed: both are fine
                 table.set_properties({PROPERTY_DROPPED: dropped.incarnation})
-            except SiltstoneError:
-                continue  # already marked, or already removed: both are fine
         reach("drop.after_marks")
         store.forget()
         if self._layout.link_in(store.path):
@@ -509,13 +465,9 @@ def remove_empty_parents(folder: Path, layout: Layout) -> None:
 
     A concurrent create tries again until its incarnation's folder exists. From then on no folder above it is empty.
     """
-    for parent in folder.parents:
-        if parent == layout.root:
-            return
-        try:
+    with contextlib.suppress(OSError):  # not empty, or already gone
+        for parent in takewhile(lambda parent: parent != layout.root, folder.parents):
             parent.rmdir()
-        except OSError:
-            return  # not empty, or already gone
 
 
 def make_folder(folder: Path) -> None:

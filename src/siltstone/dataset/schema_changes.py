@@ -13,6 +13,7 @@ replanned. A crash between 1 and 2 leaves columns that no reader sees; `finish` 
 
 import pyarrow as pa
 
+from siltstone.dataset.schema_compat import all_fit
 from siltstone.dataset.store import Store
 from siltstone.errors import InvalidRequest
 from siltstone.failpoints import reach
@@ -20,15 +21,11 @@ from siltstone.model.columns import RESERVED_PREFIX
 from siltstone.model.evolution import Alteration, alterations, altered
 from siltstone.model.reports import AlterReport
 from siltstone.model.schema import a_type, describe, own_columns
-from siltstone.spark_tasks.values import MISFITS, accepted, reader, shown, text_reader
+from siltstone.spark_tasks.values import accepted, shown
 
 
 def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
-    """Change the columns; a dry run only returns what would change.
-
-    Raises:
-        InvalidRequest: the alteration is not possible. Nothing was changed.
-    """
+    """Change the columns; a dry run only returns what would change. After InvalidRequest nothing was changed."""
     _check_defaults(alteration)
     finish(store)
     fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
@@ -40,11 +37,9 @@ def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> Alt
     before = own_columns(store.base.pin().schema)
     after = altered(before, alteration, key=store.spec.key)
     if not dry_run and not after.equals(before, check_metadata=True):
-        store.changes.evolve(
-            lambda found: _with_nullable(found, altered(own_columns(found), alteration, key=store.spec.key), store)
-        )
+        store.changes.evolve(lambda columns: _evolved(columns, alteration, store, nullable=True))
         reach("alter.after_changes")
-        store.base.evolve(lambda found: _with_ours(found, altered(own_columns(found), alteration, key=store.spec.key)))
+        store.base.evolve(lambda columns: _evolved(columns, alteration, store))
         reach("alter.after_base")
     return AlterReport(
         dataset=str(store.name), changed=alterations(before, after), columns=describe(after), dry_run=dry_run
@@ -58,14 +53,11 @@ def _check_defaults(alteration: Alteration) -> None:
         kind = added.get(name)
         if default is None or kind is None or pa.types.is_nested(kind) or pa.types.is_binary(kind):
             continue  # rejected by name, if it has to be rejected
-        read = text_reader(kind) if isinstance(default, str) else reader(kind)
-        try:
-            pa.array([read(default)], kind)
-        except MISFITS as error:
+        if not all_fit([default], kind, as_text=isinstance(default, str)):
             raise InvalidRequest(
                 f"Column {name!r}: the default {shown(default)} is not {a_type(kind)}. Accepted: {accepted(kind)}. "
                 "Nothing was changed."
-            ) from error
+            )
 
 
 def finish(store: Store) -> bool:
@@ -78,16 +70,16 @@ def finish(store: Store) -> bool:
     if not new.names and not wider:
         return False
     step = Alteration(add=new, widen=wider)
-    store.base.evolve(lambda found: _with_ours(found, altered(own_columns(found), step, key=store.spec.key)))
+    store.base.evolve(lambda columns: _evolved(columns, step, store))
     return True
 
 
-def _with_ours(found: pa.Schema, user_columns: pa.Schema) -> pa.Schema:
-    """Return a table's columns with these user columns before our own."""
-    return pa.schema([*user_columns, *[f for f in found if f.name.startswith(RESERVED_PREFIX)]])
+def _evolved(columns: pa.Schema, alteration: Alteration, store: Store, *, nullable: bool = False) -> pa.Schema:
+    """Return a table's columns after the alteration: the user's, then our own.
 
-
-def _with_nullable(found: pa.Schema, user_columns: pa.Schema, store: Store) -> pa.Schema:
-    """Return the columns of `changes` with these user columns, nullable because a tombstone has only the key."""
-    nullable = [f if f.name in store.spec.key else f.with_nullable(True) for f in user_columns]  # noqa: FBT003
-    return _with_ours(found, pa.schema(nullable))
+    In `changes` they are `nullable`, because a tombstone has only the key.
+    """
+    key = store.spec.key
+    user_columns = altered(own_columns(columns), alteration, key=key)
+    fields = [f.with_nullable(True) if nullable and f.name not in key else f for f in user_columns]  # noqa: FBT003
+    return pa.schema([*fields, *[f for f in columns if f.name.startswith(RESERVED_PREFIX)]])

@@ -4,24 +4,21 @@ Nothing is cast with loss.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type, from_struct_json, inner_types, type_name
+from siltstone.spark_tasks.values import MISFITS, reader, text_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def refuse_unknown(names: Iterable[str], schema: pa.Schema, *, dataset: str) -> None:
-    """Reject columns that a dataset does not have.
-
-    Raises:
-        InvalidRequest: there is one; the message names it.
-    """
+    """Raise InvalidRequest that names the columns which a dataset does not have."""
     existing = set(schema.names)
     unknown = [name for name in names if name not in existing]
     if unknown:
@@ -45,35 +42,42 @@ def check_names(names: Sequence[str], schema: pa.Schema, *, dataset: str) -> str
     return None
 
 
-def check_type(found: pa.Field, expected: pa.Field, *, dataset: str) -> str | None:
+def check_type(actual: pa.Field, expected: pa.Field, *, dataset: str) -> str | None:
     """Return what is wrong with the type of a file's column; None if it is valid."""
-    if fits(found.type, expected.type):
+    if fits(actual.type, expected.type):
         return None
     return (
-        f"has column {found.name!r} of type {found.type}; dataset {dataset} has {type_name(expected.type)}. "
+        f"has column {actual.name!r} of type {actual.type}; dataset {dataset} has {type_name(expected.type)}. "
         "Cast it before loading"
     )
 
 
-def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+def fits(actual: pa.DataType, expected: pa.DataType) -> bool:
     """True if every value of a type is also one of the other, without a cast that could lose data."""
-    if pa.types.is_dictionary(found):
-        return fits(found.value_type, expected)
-    if found == expected or expected in WIDER.get(found, ()):
+    if pa.types.is_dictionary(actual):
+        return fits(actual.value_type, expected)
+    if actual == expected or expected in WIDER.get(actual, ()):
         return True
-    if pa.types.is_large_string(found) or pa.types.is_large_binary(found):
-        return bool(pa.types.is_string(expected) if pa.types.is_large_string(found) else pa.types.is_binary(expected))
-    if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
-        return found.unit in ("ms", "us") and (found.tz is None) == (expected.tz is None)
-    inner = inner_types(found, expected)
+    if pa.types.is_large_string(actual) or pa.types.is_large_binary(actual):
+        return bool(pa.types.is_string(expected) if pa.types.is_large_string(actual) else pa.types.is_binary(expected))
+    if pa.types.is_timestamp(actual) and pa.types.is_timestamp(expected):
+        return actual.unit in ("ms", "us") and (actual.tz is None) == (expected.tz is None)
+    inner = inner_types(actual, expected)
     return inner is not None and all(fits(*pair) for pair in inner)
 
 
-def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":
-    """Return the frame with exactly the schema's columns, in its order and types, and the columns `keep`.
+def all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) -> bool:
+    """True if every value is one of the type by the rules of `spark_tasks.values`; with `as_text`, text of a file."""
+    read = text_reader(kind) if as_text else reader(kind)
+    try:
+        pa.array([read(value) for value in values], kind)
+    except MISFITS:
+        return False
+    return True
 
-    Missing columns are null.
-    """
+
+def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -> "DataFrame":
+    """Return the frame with exactly the schema's columns, in order and type (null if missing), and `keep`."""
     from pyspark.sql import functions as F
 
     have = set(frame.columns)
@@ -87,11 +91,7 @@ def fitted(frame: "DataFrame", schema: pa.Schema, *, keep: Sequence[str] = ()) -
 
 
 def check_frame(frame: "DataFrame", schema: pa.Schema, *, dataset: str) -> "DataFrame":
-    """Check that every column of a user's Spark frame fits, and convert it to the dataset's columns.
-
-    Raises:
-        InvalidRequest: unknown or missing columns, or a type that would have to be cast with loss.
-    """
+    """Convert a user's Spark frame to the dataset's columns; InvalidRequest names a column that does not fit."""
     columns = from_struct_json(frame.schema.jsonValue())
     refuse_unknown(columns.names, schema, dataset=dataset)
     present = set(columns.names)

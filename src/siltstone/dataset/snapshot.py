@@ -69,11 +69,7 @@ class Snapshot:
 
 
 def check_columns(store: "Store", snapshot: Snapshot) -> None:
-    """Refuse to rewrite rows in columns that the dataset no longer has.
-
-    Raises:
-        Conflict: another process has altered the dataset; plan the job again.
-    """
+    """Raise Conflict if another process altered the dataset: rows must not be rewritten in columns that it lacks."""
     expected = {f.name: f.type for f in store.schema}
     tables = (snapshot.base, snapshot.changes)
     if any({f.name: f.type for f in own_columns(table.schema)} != expected for table in tables):

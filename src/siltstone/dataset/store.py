@@ -61,10 +61,7 @@ class FrameCache:
         self._mutex = threading.RLock()  # if two threads request the same state, one computes it and the other waits
 
     def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
-        """Return the cached object of this state and session, or make it.
-
-        `make` gets the session's previous object, if any.
-        """
+        """Return the cached object of this state and session, or make it from the session's previous object, if any."""
         with self._mutex:
             cached = self._cached
             if cached is None or cached[0] != state or cached[1] is not session:
@@ -159,13 +156,10 @@ class Store:
 
     @cached_property
     def stats(self) -> list[str]:
-        """The columns with ranges in base's log.
-
-        Partition columns are left out, because the log has their values already.
-        """
+        """The columns with ranges in base's log, without partition columns, whose values the log has already."""
         sort = self.spec.sort_by or self.spec.key
-        found = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
-        return [name for name in found if name not in self.spec.partition_by]
+        columns = stat_columns(self.base_schema, sort=sort, subject=self.spec.subject)
+        return [name for name in columns if name not in self.spec.partition_by]
 
     def task_target(self, schema: pa.Schema, folder: Path) -> Target:
         """Return the target for Spark's tasks that write files of this dataset into a folder."""
@@ -179,20 +173,14 @@ class Store:
         )
 
     def current(self) -> "Store":
-        """Return the store with the current columns of base, which another process may have altered.
-
-        Raises:
-            Gone: the dataset was dropped.
-        """
+        """Return the store with the current columns of base, which another process may have altered."""
         columns = own_columns(self.base.columns())
         return self if columns.equals(self.schema, check_metadata=True) else replace(self, schema=columns)
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot. The correctness of every reader depends on the order of the first two lines.
 
-        Raises:
-            Corruption: the two tables do not have one history, or a sequence is missing.
-            Gone: the dataset was dropped.
+        Corruption: the two tables do not have one history, or a sequence is missing.
         """
         changes = self.changes.pin(APP_SEQ, APP_PRUNE)
         base = self.base.pin(APP_FOLD, APP_EPOCH, APP_CONTENT)
@@ -217,12 +205,7 @@ class Store:
         return open_parquet(path, verify=self.settings.verify_checksums)
 
     def check_files(self, paths: Sequence[Path]) -> None:
-        """Verify the footers and indexes of files for a reader that cannot; each file once per process.
-
-        Raises:
-            Corruption: a file is damaged.
-            Unavailable: a file cannot be read.
-        """
+        """Verify the footers and indexes of files for a reader that cannot; each file once per process."""
         if not self.settings.verify_checksums:
             return
         for path in paths:
@@ -247,11 +230,7 @@ class Store:
                 self.after_write(self, version)
 
     def liveness_lock(self, owner: str | None = None) -> LivenessLock:
-        """Acquire the liveness lock of an owner of staged files; default: a new owner.
-
-        Raises:
-            Unavailable: the lake cannot be written.
-        """
+        """Acquire the liveness lock of an owner of staged files (default: a new one)."""
         try:
             return LivenessLock(self.layout.work, owner or self.clock.new_id())
         except OSError as error:

@@ -25,11 +25,7 @@ from siltstone.model.names import DatasetName
 
 
 def check_watermark(name: DatasetName, *, sequence: int, watermark: int) -> None:
-    """Compare base's watermark with the highest sequence of `changes`, which must have been read after it.
-
-    Raises:
-        Corruption: `changes` is older than `base`.
-    """
+    """Raise Corruption if `changes` is older than `base`. The sequence must have been read after the watermark."""
     if watermark > sequence:
         raise Corruption(
             f"Dataset {name}: base holds the changes up to sequence {watermark}, and the last sequence of changes is {sequence}. "
@@ -39,11 +35,7 @@ def check_watermark(name: DatasetName, *, sequence: int, watermark: int) -> None
 
 
 def check_pruned(name: DatasetName, *, pruned: int, watermark: int) -> None:
-    """Compare the pruned sequence of `changes` with base's watermark, which must have been read after it.
-
-    Raises:
-        Corruption: `base` is older than `changes`.
-    """
+    """Raise Corruption if `base` is older than `changes`. The watermark must have been read after `pruned`."""
     if pruned > watermark:
         raise Corruption(
             f"Dataset {name}: changes were pruned up to sequence {pruned}, and base holds them only up to {watermark}. The "
@@ -53,11 +45,7 @@ def check_pruned(name: DatasetName, *, pruned: int, watermark: int) -> None:
 
 
 def check_gapless(name: DatasetName, files: Iterable[DataFile], *, watermark: int, sequence: int) -> None:
-    """Check that live change files hold every sequence above the watermark.
-
-    Raises:
-        Corruption: a sequence is missing.
-    """
+    """Raise Corruption if live change files do not hold every sequence above the watermark."""
     numbered: dict[int, bool] = {}
     for file in files:
         number = int(file.partition[SEQ] or 0)

@@ -30,11 +30,7 @@ class StoreDamage:
 
 
 def damage_of(store: Store) -> StoreDamage | None:
-    """Return why readers and writers reject the dataset; None if it is sound.
-
-    Raises:
-        Gone: the dataset was dropped.
-    """
+    """Return why readers and writers reject the dataset; None if it is sound."""
     try:
         store.snapshot()
     except Corruption as error:
@@ -50,11 +46,7 @@ def damage_of(store: Store) -> StoreDamage | None:
 
 
 def repair(store: Store) -> None:
-    """Repair the damage that `damage_of` reports.
-
-    Raises:
-        Conflict: it cannot be repaired, or is no longer damaged. Nothing was changed.
-    """
+    """Repair the damage that `damage_of` reports. Conflict: it cannot be repaired, or is gone; nothing was changed."""
     if _is_behind(store):
         raise_sequence(store)
         return
@@ -68,11 +60,7 @@ def repair(store: Store) -> None:
 
 
 def foreign_damage(table: Table, found: str) -> StoreDamage:
-    """Return the damage by another program's commits, and whether it can be undone.
-
-    Raises:
-        Conflict: another program changed nothing.
-    """
+    """Return the damage by another program's commits, and whether it can be undone; Conflict if there are none."""
     try:
         plan = plan_undo(table.path, now_ms=0)
     except Corruption as error:
@@ -94,8 +82,7 @@ def _is_behind(store: Store) -> bool:
 def raise_sequence(store: Store) -> int:
     """Raise the sequence of `changes` to base's watermark, so that the next write is visible; return the watermark.
 
-    Raises:
-        Conflict: the dataset is not damaged in this way. Nothing was changed.
+    Conflict: the dataset is not damaged in this way. Nothing was changed.
     """
     watermark = store.base.newest(APP_FOLD) or 0
 

@@ -18,11 +18,7 @@ PROPERTY_TIERS: Final = "siltstone.tiers"
 
 
 def dataset_tiers(store: Store) -> tuple[Tier, ...]:
-    """Return the tiers of a log.
-
-    Raises:
-        InvalidRequest: the lake's tiers and those of the dataset contradict each other.
-    """
+    """Return the tiers of a log; InvalidRequest if those of the lake and of the dataset contradict each other."""
     changes = own_changes(store)
     lake_tiers = tiers_from_text(store.settings.tiers)
     if not changes:
@@ -36,13 +32,9 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
 
 
 def due_tiers(store: Store, crons: Mapping[str, frozenset[str | None]] | None) -> tuple[Tier, ...]:
-    """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name.
-
-    Raises:
-        InvalidRequest: see `dataset_tiers`.
-    """
-    found = dataset_tiers(store)
-    return found if crons is None else tuple(tier for tier in found if tier.cron in crons.get(tier.name, ()))
+    """Return the due tiers of a log: all without `crons`, otherwise those whose cron is in `crons` for their name."""
+    tiers = dataset_tiers(store)
+    return tiers if crons is None else tuple(tier for tier in tiers if tier.cron in crons.get(tier.name, ()))
 
 
 def own_changes(store: Store) -> Changes:
@@ -53,21 +45,19 @@ def own_changes(store: Store) -> Changes:
 def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -> tuple[Tier, ...]:
     """Change fields of tiers for this dataset, on top of earlier changes unless `reset`; return all tiers.
 
-    Raises:
-        InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.
+    InvalidRequest: the dataset is keyed, or the tiers would contradict themselves. Nothing was changed.
     """
     if not store.spec.is_log:
         raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")
     requested = changes_from_text(changes) if isinstance(changes, str) else changes
-    lake_tiers = tiers_from_text(store.settings.tiers)
-    before = {} if reset else own_changes(store)
-    merged = {name: dict(fields) for name, fields in before.items()}
+    before = own_changes(store)
+    merged = {} if reset else {name: dict(fields) for name, fields in before.items()}
     for name, fields in requested.items():
         if not isinstance(fields, Mapping):
             raise InvalidRequest(f"Tier {name!r} takes a mapping of its fields, not {fields!r}.")
         merged[name] = merged.get(name, {}) | dict(fields)
-    tiers = changed(lake_tiers, merged)
-    if merged != own_changes(store):
+    tiers = changed(tiers_from_text(store.settings.tiers), merged)
+    if merged != before:
         text = json.dumps(merged, sort_keys=True, default=str) if merged else ""
         store.note_commit(store.base, store.base.set_properties({PROPERTY_TIERS: text}))
     return tiers

@@ -142,7 +142,7 @@ def test_a_sweep_keeps_the_folder_of_a_running_create(lake: Lake):
 def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "remove_dropped", lambda _dropped: None)
         lake.drop("a.b.c")
     assert people.path.exists()
     assert lake.sweep() == [people.path]
@@ -152,7 +152,7 @@ def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, mon
 def test_a_name_lives_again_only_after_its_old_tables_are_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
-        crash.setattr(registry_of(lake), "bury", lambda _dropped: None)
+        crash.setattr(registry_of(lake), "remove_dropped", lambda _dropped: None)
         lake.drop("a.b.c")
     assert PROPERTY_DROPPED not in store_of(people).changes.properties()
     lake.create("a.b.c", SCHEMA, key="id")

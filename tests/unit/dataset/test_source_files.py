@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.dataset.load.file_formats import BadContent, check_files, csv_header
+from siltstone.dataset.load.schema_inference import columns_of
 from siltstone.dataset.load.source_files import Format, find_source, partition_of, partition_value
 from siltstone.dataset.schema_compat import check_names, check_type, fits
 from siltstone.errors import InvalidRequest, NotFound
@@ -293,3 +294,12 @@ def test_nanosecond_times_as_pandas_writes_them_are_rejected(tmp_path: Path):
     schema = pa.schema([pa.field("at", pa.timestamp("us"))])
     with refused(InvalidRequest, None, "a.parquet", "'at'"):
         check_files(find_source(tmp_path / "a.parquet"), schema, dataset="a.b.c").refuse_bad()
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.ndjson.gz", "a.json.gz"])
+def test_damage_inside_a_compressed_file_is_a_bad_file(tmp_path: Path, name: str):
+    header = bytes.fromhex("1f8b0800000000000003")  # a valid header, then bytes that are no deflate stream
+    (tmp_path / name).write_bytes(header + b"\xff" * 64)
+    assert [bad.path.name for bad in check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c").bad] == [name]
+    with refused(InvalidRequest, None, name):
+        columns_of(tmp_path / name)

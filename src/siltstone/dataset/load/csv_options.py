@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from siltstone.errors import InvalidRequest
+from siltstone.model.spec import as_names
 from siltstone.spark_tasks.csv_rows import PLAIN, CsvForm
 
 NAMED_CHARACTERS: Final = {
@@ -35,31 +36,31 @@ def csv_form(  # one parameter for each option
     timestamp_format: str | None = None,
     decimal_comma: bool | None = None,
 ) -> CsvForm | None:
-    """Return the form of the CSV files; None if no option is given.
-
-    Raises:
-        InvalidRequest: an option is not valid. Nothing is loaded.
-    """
+    """Return the form of the CSV files; None without options. InvalidRequest names an option that is not valid."""
     options = (delimiter, quote, encoding, header, null_text, date_format, timestamp_format, decimal_comma)
     if all(option is None for option in options):
         return None
-    nulls = (
-        (null_text,) if isinstance(null_text, str) else tuple(null_text) if null_text is not None else PLAIN.null_text
-    )
     form = CsvForm(
         delimiter=_character(delimiter, PLAIN.delimiter),
         quote=_character(quote, PLAIN.quote),
         encoding=_encoding(encoding) if encoding is not None else PLAIN.encoding,
         header=PLAIN.header if header is None else header,
-        null_text=nulls,
-        date_format=_date_format(date_format),
-        timestamp_format=_timestamp_format(timestamp_format),
+        null_text=PLAIN.null_text if null_text is None else as_names(null_text),
+        date_format=date_format,
+        timestamp_format=timestamp_format,
         decimal_comma=bool(decimal_comma),
     )
     if len(form.delimiter) != 1 or form.delimiter in '\r\n"' or form.delimiter.isalnum():
         raise _refused("delimiter", form.delimiter, "It is one character, not a letter, digit, quote or line break")
     if len(form.quote) > 1 or form.quote == form.delimiter or form.quote in ("\r", "\n"):
         raise _refused("quote", form.quote, "It is one character other than the delimiter, or none")
+    if date_format is not None and _directives("date_format", date_format) & frozenset("HIpMSfz"):
+        raise _refused("date_format", date_format, "A date has no time of day. Use %Y, %m and %d")
+    if timestamp_format is not None:
+        used = _directives("timestamp_format", timestamp_format)
+        if ("I" in used) != ("p" in used) or ("M" in used and not used & frozenset("HI")):
+            rule = "Use %H, or %I with %p, for the hour, %M for minutes and %S for seconds"
+            raise _refused("timestamp_format", timestamp_format, rule)
     return form
 
 
@@ -75,37 +76,18 @@ def _encoding(name: str) -> str:
     """Return Python's name of the encoding. A line break must be one byte in it, because Spark splits files there."""
     ascii_text = bytes(range(128))
     try:
-        found = codecs.lookup(name).name
-        is_plain = ascii_text.decode(found) == ascii_text.decode("ascii")
+        encoding = codecs.lookup(name).name
+        is_plain = ascii_text.decode(encoding) == ascii_text.decode("ascii")
     except (LookupError, UnicodeError, ValueError):
         raise _refused("encoding", name, "Encodings are named as in Python: utf-8, latin-1, cp1252") from None
     if not is_plain:
         raise _refused("encoding", name, "Its line breaks are not single bytes. Convert the file to UTF-8")
-    return found
-
-
-def _date_format(text: str | None) -> str | None:
-    if text is not None:
-        found = _directives("date_format", text)
-        if found & frozenset("HIpMSfz"):
-            raise _refused("date_format", text, "A date has no time of day. Use %Y, %m and %d")
-    return text
-
-
-def _timestamp_format(text: str | None) -> str | None:
-    if text is not None:
-        found = _directives("timestamp_format", text)
-        if ("I" in found) != ("p" in found) or ("M" in found and not found & frozenset("HI")):
-            raise _refused(
-                "timestamp_format", text, "Use %H, or %I with %p, for the hour, %M for minutes and %S for seconds"
-            )
-    return text
+    return encoding
 
 
 def _directives(option: str, text: str) -> frozenset[str]:
     """Return the directives of a format. The format must identify a day."""
-    found = frozenset(_DIRECTIVE.findall(text))
-    if not found <= _DIRECTIVES or not any(all(found & part for part in parts) for parts in _DAYS):
-        rule = "It needs a year (%Y), a month (%m) and a day (%d), as in %d.%m.%Y"
-        raise _refused(option, text, rule)
-    return found
+    used = frozenset(_DIRECTIVE.findall(text))
+    if not used <= _DIRECTIVES or not any(all(used & part for part in parts) for parts in _DAYS):
+        raise _refused(option, text, "It needs a year (%Y), a month (%m) and a day (%d), as in %d.%m.%Y")
+    return used

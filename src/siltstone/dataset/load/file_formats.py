@@ -13,10 +13,9 @@ and CSV in Spark's tasks, because Spark's own readers round, cast, guess and dro
 
 import csv
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -25,9 +24,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.dataset.load.sorted_write import ParquetFile
-from siltstone.dataset.load.source_files import Format, Partition, Source, open_text, partition_of, partition_value
+from siltstone.dataset.load.source_files import (
+    TEXT_READ_ERRORS,
+    Format,
+    Partition,
+    Source,
+    open_text,
+    partition_of,
+    partition_value,
+)
 from siltstone.dataset.read.spark_frames import spark_schema
-from siltstone.dataset.schema_compat import check_names, check_type, fitted
+from siltstone.dataset.schema_compat import all_fit, check_names, check_type, fitted
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type
@@ -72,11 +79,7 @@ class ValidatedFiles:
     """The form of the CSV files."""
 
     def refuse_bad(self) -> None:
-        """Reject the load if a file is bad, and name the first bad files.
-
-        Raises:
-            InvalidRequest: there are bad files.
-        """
+        """Raise InvalidRequest if there are bad files; the message names the first ones."""
         if not self.bad:
             return
         named = [f"{bad.path} {bad.reason}" for bad in self.bad[:MAX_NAMED]]
@@ -103,16 +106,13 @@ class BadContent(Exception):  # noqa: N818
     """A file cannot be loaded; the text is the reason."""
 
 
-# ---- checks of files -----------------------------------------------------------------------------------------------
-
-
 def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
     """Check every file. A bad file does not stop the checks of the others."""
     check: dict[Format, Callable[[Path, pa.Schema, str], _CheckedFile]] = {
         Format.PARQUET: _check_parquet,
         Format.CSV: partial(_check_csv, form=form),
-        Format.JSON: _check_json,
-        Format.NDJSON: _check_json_lines,
+        Format.JSON: partial(_check_json, max_bytes=MAX_JSON_BYTES),
+        Format.NDJSON: _check_json,
     }
     first: tuple[Path, _CheckedFile] | None = None
     good: list[Path] = []
@@ -121,18 +121,18 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     rows = 0
     for file in source.files:
         try:
-            found = check[source.format](file, schema, dataset)
-            _check_partition(found.partition, schema, dataset)
+            checked = check[source.format](file, schema, dataset)
+            _check_partition(checked.partition, schema, dataset)
             if first is not None:
-                _check_alike(found, first)
+                _check_alike(checked, first)
         except BadContent as error:
             bad.append(BadFile(path=file, reason=str(error)))
             continue
-        first = first or (file, found)
+        first = first or (file, checked)
         good.append(file)
-        rows += found.rows
-        if found.is_plain:
-            plain.append(ParquetFile(path=file, rows=found.rows, size_bytes=file.stat().st_size))
+        rows += checked.rows
+        if checked.is_plain:
+            plain.append(ParquetFile(path=file, rows=checked.rows, size_bytes=file.stat().st_size))
     return ValidatedFiles(
         format=source.format,
         files=tuple(good),
@@ -145,42 +145,39 @@ def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvFor
     )
 
 
-def _check_alike(found: _CheckedFile, first: tuple[Path, _CheckedFile]) -> None:
+def _check_alike(checked: _CheckedFile, first: tuple[Path, _CheckedFile]) -> None:
     other = first[1]
-    if found.partition.names != other.partition.names:
+    if checked.partition.names != other.partition.names:
         raise BadContent(
-            f"lies in folders of other columns ({', '.join(found.partition.names) or 'none'}) than {first[0]}"
+            f"lies in folders of other columns ({', '.join(checked.partition.names) or 'none'}) than {first[0]}"
         )
-    if found.columns.names != other.columns.names and (
-        set(found.columns.names) != set(other.columns.names) or not found.columns.metadata
+    if checked.columns.names != other.columns.names and (
+        set(checked.columns.names) != set(other.columns.names) or not checked.columns.metadata
     ):
         raise BadContent(f"has other columns than {first[0]}")
-    if found.columns.metadata and any(found.columns.field(f.name).type != f.type for f in other.columns):
+    if checked.columns.metadata and any(checked.columns.field(f.name).type != f.type for f in other.columns):
         raise BadContent(f"has columns of other types than {first[0]}")
 
 
 def _check_parquet(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
     try:
         footer = pq.read_metadata(file)
-        found = footer.schema.to_arrow_schema()
+        file_schema = footer.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise BadContent(f"is not a readable Parquet file: {str(error).rstrip('.')}") from error
     partition = partition_of(file)
-    _refuse(check_names(_apart(found.names, partition), schema, dataset=dataset))
-    for field in found:
+    _refuse(check_names(_apart(file_schema.names, partition), schema, dataset=dataset))
+    for field in file_schema:
         _refuse(check_type(field, schema.field(field.name), dataset=dataset))
     # A narrower integer is read in its stored type and widened afterwards.
-    stored = [pa.field(f.name, f.type if f.type in WIDER else schema.field(f.name).type) for f in found]
+    stored = [pa.field(f.name, f.type if f.type in WIDER else schema.field(f.name).type) for f in file_schema]
     columns = pa.schema(stored, metadata={"typed": "yes"})
     is_plain = not partition.names and not _has_old_dates(footer)
     return _CheckedFile(columns, partition, rows=footer.num_rows, is_plain=is_plain)
 
 
 def _has_old_dates(footer: pq.FileMetaData) -> bool:
-    """True if Spark before 3 wrote the file.
-
-    Spark then reads its dates and times by a calendar that no other reader uses.
-    """
+    """True if Spark before 3 wrote the file: Spark reads its dates by a calendar that no other reader uses."""
     metadata = footer.metadata or {}
     if any(key in metadata for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")):
         return True
@@ -198,11 +195,7 @@ def _check_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) ->
 
 
 def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
-    """Return the fields of a CSV file's first line.
-
-    Raises:
-        BadContent: there is no first line, or it cannot be read.
-    """
+    """Return the fields of a CSV file's first line; raise BadContent if there is none, or it cannot be read."""
     try:
         with open_text(file) as handle:
             start = handle.readline(MAX_HEADER_BYTES)
@@ -214,24 +207,20 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         raise BadContent(
             f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
         ) from error
-    except (csv.Error, OSError, EOFError, zlib.error) as error:
+    except (csv.Error, *TEXT_READ_ERRORS) as error:
         raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error
 
 
-def _check_json(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
-    size = file.stat().st_size
-    if size > MAX_JSON_BYTES:
-        raise BadContent(f"has {size} bytes; a JSON file may have {MAX_JSON_BYTES}. Write one object a line (.ndjson)")
-    return _check_json_lines(file, schema, dataset)
-
-
-def _check_json_lines(file: Path, schema: pa.Schema, dataset: str) -> _CheckedFile:
+def _check_json(file: Path, schema: pa.Schema, dataset: str, *, max_bytes: int | None = None) -> _CheckedFile:
     """Check a JSON file as a whole. Spark's tasks check names and values row by row."""
+    size = file.stat().st_size
+    if max_bytes is not None and size > max_bytes:
+        raise BadContent(f"has {size} bytes; a JSON file may have {max_bytes}. Write one object a line (.ndjson)")
     partition = partition_of(file)
     try:
         with open_text(file) as handle:
             handle.read(1)
-    except (OSError, EOFError) as error:
+    except TEXT_READ_ERRORS as error:
         raise BadContent(f"is not readable: {error}") from error
     folders = set(partition.names)
     rest = [field for field in schema if field.name not in folders]
@@ -263,21 +252,10 @@ def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> N
             raise BadContent(
                 f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
             )
-        if value is not None and not _is_value(value, field.type):
+        if value is not None and not all_fit([value], field.type, as_text=True):
             raise BadContent(
                 f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
             )
-
-
-def _is_value(text: str, kind: pa.DataType) -> bool:
-    try:
-        pa.scalar(values.text_reader(kind)(text), kind)
-    except values.MISFITS:
-        return False
-    return True
-
-
-# ---- frames --------------------------------------------------------------------------------------------------------
 
 
 def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, schema: pa.Schema) -> "DataFrame":
@@ -288,10 +266,7 @@ def read_files(spark: "Callable[[], SparkSession]", checked: ValidatedFiles, sch
         literal = "".join(f"\\{letter}" if letter in PATTERN_CHARACTERS else letter for letter in str(file))
         roots.setdefault(partition_of(file).root if checked.partition_names else Path("/"), []).append(literal)
     frames = [_read(spark(), checked, schema, root, files) for root, files in roots.items()]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionAll(frame)
-    return whole
+    return reduce(lambda whole, frame: whole.unionAll(frame), frames)
 
 
 def _read(

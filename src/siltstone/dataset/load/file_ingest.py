@@ -1,6 +1,6 @@
 """Loads files or a database table: selects new files, checks them, and quarantines bad ones.
 
-Flow of `take_files`:
+Flow of `load_files`:
 
 1. find the files and hash them; leave out files that were loaded before (default; `reload` loads them too);
 2. check each file; bad files reject the whole load, or are copied into the quarantine;
@@ -53,14 +53,8 @@ class FileIngest:
         self._loader = loader
         self._spark = spark
 
-    def take_files(self, request: IngestRequest) -> LoadReport:
-        """Load the new files.
-
-        Raises:
-            NotFound: nothing is at a path.
-            InvalidRequest: files or rows are bad and there is no quarantine, or no good file is left. Nothing is
-                loaded.
-        """
+    def load_files(self, request: IngestRequest) -> LoadReport:
+        """Load the new files (see `Dataset.ingest`)."""
         source = find_source(request.paths, format_name=request.format_name)
         if request.form is not None and source.format is not Format.CSV:
             raise InvalidRequest(
@@ -85,7 +79,9 @@ class FileIngest:
         marks = {file: file_mark(file) for file in source.files}
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
-        new = source.without([*skipped, *_repeated_files(hashes)])
+        first = {digest: file for file, digest in reversed(hashes.items())}
+        repeated = [file for file, digest in hashes.items() if first[digest] != file]
+        new = source.without([*skipped, *repeated])
         form = request.form or PLAIN
         checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
         self._quarantine_files(checked, quarantine, all_new=not skipped)
@@ -103,13 +99,8 @@ class FileIngest:
             quarantine=str(quarantine.path) if quarantine is not None and checked.bad else report.quarantine,
         )
 
-    def take_jdbc(self, source: JdbcSource, *, order_by: tuple[str, ...], quarantine: str | Path | None) -> LoadReport:
-        """Load the rows of a database table or query.
-
-        Raises:
-            InvalidRequest: the columns or rows do not fit, or the database refuses. Nothing is loaded.
-            Unavailable: the database is out of reach, or Spark has no driver for it.
-        """
+    def load_jdbc(self, source: JdbcSource, *, order_by: tuple[str, ...], quarantine: str | Path | None) -> LoadReport:
+        """Load the rows of a database table or query (see `Dataset.ingest_jdbc`)."""
         source.check()
         check_order(self._store, order_by)
         target = self.quarantine(quarantine)
@@ -178,14 +169,3 @@ def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
         return loader.load(replace(load, frame=persisted))
     finally:
         persisted.unpersist()
-
-
-def _repeated_files(hashes: dict[Path, str]) -> list[Path]:
-    """Return the files with the same bytes as an earlier file of the list. One of them is enough."""
-    seen: set[str] = set()
-    repeated = []
-    for file, digest in hashes.items():
-        if digest in seen:
-            repeated.append(file)
-        seen.add(digest)
-    return repeated

@@ -46,11 +46,7 @@ class JdbcSource:
     partitions: int | None = None
 
     def check(self) -> None:
-        """Validate the source before Spark starts.
-
-        Raises:
-            InvalidRequest: the address is not valid or carries a password, or the options contradict each other.
-        """
+        """Reject a bad address, one with a password, and options that contradict each other, before Spark starts."""
         if not self.url.startswith("jdbc:"):
             raise InvalidRequest("A database's address starts with jdbc:, like jdbc:postgresql://host:5432/name.")
         if "password=" in self.url.lower() or "@" in self.url.partition("?")[0]:
@@ -79,10 +75,7 @@ class JdbcSource:
         return self.table if self.table is not None else f"({self.query}) AS silt_source"
 
     def frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the rows as a Spark frame.
-
-        Only the columns are queried here, and the bounds if they were not given.
-        """
+        """Return the rows as a Spark frame. Only the columns are queried here, and the bounds if they are not set."""
         options = self._options() | {"dbtable": self._from}
         if self.partition_column is not None:
             low, high = (self.lower, self.upper) if self.lower is not None else self._bounds(spark)
@@ -106,18 +99,14 @@ class JdbcSource:
         """Query the smallest and the largest value of the partition column."""
         quoted = '"' + str(self.partition_column).replace('"', '""') + '"'
         query = f"SELECT min({quoted}) AS low, max({quoted}) AS high FROM {self._from}"  # noqa: S608  # the user's own words
-        found = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
-        return found[0]["low"], found[0]["high"]
+        rows = spark.read.format("jdbc").options(**self._options(), query=query).load().toArrow().to_pylist()
+        return rows[0]["low"], rows[0]["high"]
 
     @contextlib.contextmanager
     def readable_errors(self, spark: "SparkSession", dataset: str) -> Iterator[None]:
         """Convert errors inside the block to readable ones without the password.
 
         Spark reports the database's message only in the causes of its own error, and shows causes only with a setting.
-
-        Raises:
-            Unavailable: the database is out of reach, or Spark has no driver for it.
-            InvalidRequest: the database refuses the user, the table or the query.
         """
         shown = spark.conf.get(_STACK, "false")
         spark.conf.set(_STACK, "true")
@@ -139,7 +128,7 @@ class JdbcSource:
                 f"Dataset {dataset}: this Spark session lacks {need}. Add its jar where the session is started "
                 "(spark.jars.packages), or let Siltstone start the session. Nothing was loaded."
             )
-        cause = found[1].strip().rstrip(".") + "." if (found := _DATABASE.search(text)) else line
+        cause = match[1].strip().rstrip(".") + "." if (match := _DATABASE.search(text)) else line
         message = f"Dataset {dataset}: {self.shown} cannot be read: {self._without_password(cause)} Nothing was loaded."
         return Unavailable(message) if any(mark in text for mark in _UNREACHABLE) else InvalidRequest(message)
 

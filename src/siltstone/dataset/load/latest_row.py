@@ -21,11 +21,7 @@ _CONTENT: Final = "_content_hash"
 
 
 def check_order(store: Store, order_by: Sequence[str]) -> None:
-    """Validate the columns that order rows.
-
-    Raises:
-        InvalidRequest: a column does not exist or has no order; the message names it.
-    """
+    """Raise InvalidRequest that names a column which is to order the rows, but does not exist or has no order."""
     for name in order_by:
         if name not in store.schema.names:
             raise InvalidRequest(

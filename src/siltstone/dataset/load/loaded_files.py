@@ -21,19 +21,12 @@ from siltstone.errors import InvalidRequest
 from siltstone.model.columns import APP_LOADED
 
 MAX_REMEMBERED_FILES: Final = 10_000
-"""Largest number of files that a load looks up and records.
-
-Each is an action in the log until its mark is forgotten.
-"""
+"""Most files that a load looks up and records. Each is an action in the log until its mark is forgotten."""
 HASHING_THREADS: Final = 4
 
 
 def hash_files(files: Sequence[Path]) -> dict[Path, str]:
-    """Return the SHA-256 of each file's bytes in hexadecimal, read by a few threads.
-
-    Raises:
-        InvalidRequest: a file cannot be read.
-    """
+    """Return the SHA-256 of each file's bytes in hexadecimal, read by a few threads."""
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         return dict(zip(files, pool.map(_hash, files), strict=True))
 

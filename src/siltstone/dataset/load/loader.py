@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from siltstone.dataset.load.latest_row import check_order
-from siltstone.dataset.load.staged_load import LoadRequest, LoadStager, StagedLoad, Tombstone
+from siltstone.dataset.load.staged_load import LoadRequest, LoadStager, StagedLoad
 from siltstone.dataset.read.spark_frames import persisted_on_disk
 from siltstone.dataset.snapshot import Snapshot, check_columns
 from siltstone.dataset.store import Store
 from siltstone.dataset.write.change_writer import Batch, ChangeWriter, check_producer
 from siltstone.dataset.write.idempotency_marks import loaded_marks
+from siltstone.dataset.write.tombstones import TombstoneRequest
 from siltstone.delta.table import ParentVersion, Table
 from siltstone.errors import Conflict, Fenced, InvalidRequest
 from siltstone.failpoints import reach
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
 
 
 class LoadedMeanwhile(Exception):  # noqa: N818
-    """Another process has loaded some of the same files; nothing was committed.
-
-    Select the files that are left again.
-    """
+    """Another process has loaded some of the same files; nothing was committed. Select again what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,24 +106,11 @@ class Loader:
         try:
             with self._store.liveness_lock() as owner:
                 staged, folder = self._stager.stage_changes(LoadRequest(frame=persisted, order_by=order_by), owner)
-                try:
-                    return self._commit_changes(staged.files, producer=producer, sequence=sequence)
-                except (Conflict, InvalidRequest):
-                    discard(self._store.changes.path, folder)
-                    raise
+                return self._commit_changes(staged.files, folder, producer=producer, sequence=sequence)
         finally:
             persisted.unpersist()
 
-    def tombstone_frame(
-        self,
-        keys: "DataFrame",
-        *,
-        planned_at: int,
-        actor: str | None,
-        reason: str | None,
-        producer: str | None,
-        sequence: int | None,
-    ) -> Ack:
+    def tombstone_frame(self, keys: "DataFrame", *, request: TombstoneRequest, planned_at: int) -> Ack:
         """Write a tombstone for each key of a frame, as one change batch. Without keys no batch is written.
 
         The keys are those of the snapshot at sequence `planned_at`.
@@ -133,23 +118,17 @@ class Loader:
         Raises:
             ChangedMeanwhile: one of them was changed since then; nothing was written.
         """
-        number = check_producer(producer, sequence)
-        load = LoadRequest(frame=keys, refuse_duplicates=False, tombstone=Tombstone(actor=actor, reason=reason))
+        producer, sequence = request.producer, check_producer(request.producer, request.sequence)
+        load = LoadRequest(frame=keys, refuse_duplicates=False, tombstone=request)
         with self._store.liveness_lock() as owner:
             staged, folder = self._stager.stage_changes(load, owner)
             if not staged.files:
                 discard(self._store.changes.path, folder)
                 self._writer.note(producer, sequence)
                 return Ack(sequence=None, rows=0, applied=False)
-            try:
-                return self._commit_changes(
-                    staged.files, producer=producer, sequence=number, planned_at=planned_at, hides=True
-                )
-            except (Conflict, InvalidRequest):
-                discard(self._store.changes.path, folder)
-                raise
-
-    # ---- first load ----------------------------------------------------------------------------------------------
+            return self._commit_changes(
+                staged.files, folder, producer=producer, sequence=sequence, planned_at=planned_at, hides=True
+            )
 
     def _first_load(self, load: LoadRequest, snapshot: Snapshot) -> _LoadOutcome:
         store = self._store
@@ -193,9 +172,8 @@ class Loader:
         store = self._store
         self._refuse_loaded(load, store.base, folder)
         frame = load.frame.sparkSession.read.parquet(str(store.base.path / folder))
-        again = LoadRequest(frame=frame, refuse_duplicates=False, loaded=load.loaded)
         try:
-            done = self._as_changes(again)
+            done = self._as_changes(LoadRequest(frame=frame, refuse_duplicates=False, loaded=load.loaded))
         finally:
             discard(store.base.path, folder)
         return replace(done, staged=replace(done.staged, quarantined=staged.quarantined, duplicates=staged.duplicates))
@@ -212,8 +190,6 @@ class Loader:
             discard(table.path, folder)
             raise LoadedMeanwhile
 
-    # ---- change batch --------------------------------------------------------------------------------------------
-
     def _as_changes(self, load: LoadRequest) -> _LoadOutcome:
         with self._store.liveness_lock() as owner:
             staged, folder = self._stager.stage_changes(load, owner)
@@ -221,7 +197,7 @@ class Loader:
             self._stager.quarantine_rows(load, staged, self._store.changes, folder)
             self._close_base(load)
             self._refuse_loaded(load, self._store.changes, folder)
-            ack = self._commit_changes(staged.files, loaded=load.loaded)
+            ack = self._commit_changes(staged.files, folder, loaded=load.loaded)
             if not ack.applied:
                 raise LoadedMeanwhile
             reach("ingest.after_commit")
@@ -245,6 +221,7 @@ class Loader:
     def _commit_changes(
         self,
         files: tuple[DataFile, ...],
+        folder: str,
         *,
         producer: str | None = None,
         sequence: int | None = None,
@@ -252,15 +229,19 @@ class Loader:
         planned_at: int | None = None,
         hides: bool = False,
     ) -> Ack:
+        """Commit the staged files. If that certainly failed, their folder is removed."""
         rows = sum(file.rows for file in files)
-        return self._writer.submit(
-            Batch(
-                files=files,
-                rows=rows,
-                tombstones=rows if hides else 0,
-                producer=producer,
-                producer_sequence=sequence or 0,
-                loaded=loaded,
-                planned_at=planned_at,
-            )
+        batch = Batch(
+            files=files,
+            rows=rows,
+            tombstones=rows if hides else 0,
+            producer=producer,
+            producer_sequence=sequence or 0,
+            loaded=loaded,
+            planned_at=planned_at,
         )
+        try:
+            return self._writer.submit(batch)
+        except (Conflict, InvalidRequest):
+            discard(self._store.changes.path, folder)
+            raise

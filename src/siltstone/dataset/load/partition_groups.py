@@ -45,24 +45,20 @@ def group_of(file: DataFile, store: Store) -> Group:
     return tuple(file.partition.get(name) for name in group_columns(store))
 
 
-# ---- of rows -------------------------------------------------------------------------------------------------------
-
-
-def period_column(field: pa.Field) -> "Column":
-    """Return the period of a row: its hour in UTC, or its day if the time is a date.
-
-    The session's time zone is ignored.
-    """
+def with_period(rows: "DataFrame", store: Store) -> "DataFrame":
+    """Give each row its period: its hour in UTC, or its day if the time is a date. The session's zone is ignored."""
     from pyspark.sql import functions as F
 
-    column = F.col(f"`{field.name}`")
-    if pa.types.is_date(field.type):
-        return column.cast("string")
-    if field.type.tz is None:
-        return F.concat(column.cast("date").cast("string"), F.lit("T"), F.lpad(F.hour(column).cast("string"), 2, "0"))
-    hours = _whole(F.unix_micros(column), HOUR_MICROS)
-    day = F.date_from_unix_date(_whole(hours, 24).cast("int")).cast("string")
-    return F.concat(day, F.lit("T"), F.lpad(F.pmod(hours, F.lit(24)).cast("string"), 2, "0"))
+    assert store.spec.time is not None  # noqa: S101  # it is a log
+    kind, column = store.schema.field(store.spec.time).type, F.col(f"`{store.spec.time}`")
+    if pa.types.is_date(kind):
+        return rows.withColumn(PERIOD, column.cast("string"))
+    if kind.tz is None:
+        day, hour = column.cast("date"), F.hour(column)
+    else:
+        hours = _whole(F.unix_micros(column), HOUR_MICROS)
+        day, hour = F.date_from_unix_date(_whole(hours, 24).cast("int")), F.pmod(hours, F.lit(24))
+    return rows.withColumn(PERIOD, F.concat(day.cast("string"), F.lit("T"), F.lpad(hour.cast("string"), 2, "0")))
 
 
 def _whole(number: "Column", unit: int) -> "Column":
@@ -70,12 +66,6 @@ def _whole(number: "Column", unit: int) -> "Column":
     from pyspark.sql import functions as F
 
     return F.call_function("div", number - F.pmod(number, F.lit(unit)), F.lit(unit))
-
-
-def with_period(rows: "DataFrame", store: Store) -> "DataFrame":
-    """Give each row its period."""
-    assert store.spec.time is not None  # noqa: S101  # it is a log
-    return rows.withColumn(PERIOD, period_column(store.schema.field(store.spec.time)))
 
 
 def group_texts(store: Store) -> "list[Column]":
@@ -96,9 +86,6 @@ def group_hash(store: Store) -> "Column":
     return F.xxhash64(*parts)
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
-
-
 def file_rows(store: Store, *, rows: int, size_bytes: int) -> int:
     """Return the number of rows in a file of the target size, from the current size of the rows."""
     return max(MIN_FILE_ROWS, store.settings.target_file_bytes * rows // max(1, size_bytes))
@@ -115,10 +102,8 @@ def write_groups(rows: "DataFrame", store: Store, folder: str, *, rows_per_file:
     """Write the rows of `spread` with Spark, each group into a folder of its own."""
     options = spark_options(store.base_schema, store.spec.found_by)
     options["maxRecordsPerFile"] = str(rows_per_file)
-    target = str(store.base.path / folder)
-    rows.select(*store.base_schema.names, GROUP).write.options(**options).mode("error").partitionBy(GROUP).parquet(
-        target
-    )
+    writer = rows.select(*store.base_schema.names, GROUP).write.options(**options).mode("error")
+    writer.partitionBy(GROUP).parquet(str(store.base.path / folder))
 
 
 def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
@@ -126,9 +111,6 @@ def moved_files(store: Store, folder: str) -> Iterator[tuple[str, str]]:
 
     Spark gives files of different groups the same name, and readers identify files by name. So each file name gets the
     number of its folder as a prefix.
-
-    Raises:
-        Unavailable: the folder is not visible from here: the executors wrote to another machine's disk.
     """
     root = store.base.path / folder
     if not root.is_dir():
@@ -160,10 +142,9 @@ def described(store: Store, relative: str, group: Group) -> DataFile:
 
 
 def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) -> Mapping[str, Group]:
-    """Return the group of each written file by path, read from its rows. Only groups and counts leave Spark.
+    """Return the group of each written file by path, read from its rows, which must be of one group.
 
-    Raises:
-        Corruption: a file has rows of two groups, or no rows that can be read.
+    Only groups and counts leave Spark.
     """
     from pyspark.sql import functions as F
 
@@ -172,14 +153,14 @@ def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) ->
     rows = scan(spark, store, store.base_schema, [store.base.path / path for path in paths])
     named = with_period(rows.withColumn(_NAME, F.col("_metadata.file_name")), store)
     by_name = {Path(path).name: path for path in paths}
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for row in named.select(_NAME, *group_texts(store)).distinct().toArrow().to_pylist():
         path = by_name[row[_NAME]]
-        if path in found:
+        if path in groups:
             raise Corruption(
                 f"Dataset {store.name}: {path} has rows of two periods or partitions; nothing was committed."
             )
-        found[path] = tuple(row[name] for name in group_columns(store))
-    if missing := set(paths) - found.keys():
+        groups[path] = tuple(row[name] for name in group_columns(store))
+    if missing := set(paths) - groups.keys():
         raise Corruption(f"Dataset {store.name}: {min(missing)} has no rows; nothing was committed.")
-    return found
+    return groups

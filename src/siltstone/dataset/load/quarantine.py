@@ -39,11 +39,7 @@ class Quarantine:
 
     @classmethod
     def below(cls, folder: str | Path, store: Store, sources: Sequence[str | Path] = ()) -> "Quarantine":
-        """Choose a new folder below the given one.
-
-        Raises:
-            InvalidRequest: it is inside the lake or inside the load's source, or is not a folder.
-        """
+        """Choose a new folder below the given one, which must not be inside the lake or the load's source."""
         root = Path(folder).expanduser().absolute()
         lake = store.layout.root.resolve()
         if root.resolve().is_relative_to(lake):
@@ -65,22 +61,14 @@ class Quarantine:
         return self.path / ROWS
 
     def make(self) -> None:
-        """Create the folder.
-
-        Raises:
-            Unavailable: it cannot be written.
-        """
+        """Create the folder; raise Unavailable if it cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def put_files(self, bad: Sequence[BadFile]) -> None:
-        """Copy bad files, and record the reason of each.
-
-        Raises:
-            Unavailable: the folder cannot be written.
-        """
+        """Copy bad files, and record the reason of each; raise Unavailable if the folder cannot be written."""
         self.make()
         try:
             (self.path / FILES).mkdir()
@@ -94,11 +82,7 @@ class Quarantine:
             raise self._unwritable(error) from error
 
     def settle(self) -> None:
-        """Remove Spark's side files, and make the quarantined files durable.
-
-        Raises:
-            Unavailable: the disk refused.
-        """
+        """Remove Spark's side files, and make the quarantined files durable; raise Unavailable if the disk refuses."""
         if not self.path.is_dir():
             return
         try:
@@ -106,8 +90,8 @@ class Quarantine:
                 if file.name.startswith((".", "_")) and file.is_file():
                     file.unlink()
             if self.durable:
-                for found in self.path.rglob("*"):
-                    sync_directory(found) if found.is_dir() else sync_file(found)
+                for path in self.path.rglob("*"):
+                    sync_directory(path) if path.is_dir() else sync_file(path)
                 sync_directory(self.path)
                 sync_directory(self.path.parent)
         except OSError as error:

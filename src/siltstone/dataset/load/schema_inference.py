@@ -19,11 +19,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from siltstone.dataset.load.file_formats import BadContent, csv_header
-from siltstone.dataset.load.source_files import Format, format_of, open_text
+from siltstone.dataset.load.source_files import TEXT_READ_ERRORS, Format, format_of, open_text
+from siltstone.dataset.schema_compat import all_fit
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.ddl import as_schema
 from siltstone.spark_tasks.csv_rows import PLAIN
-from siltstone.spark_tasks.values import MISFITS, read_json, reader, shown, text_reader
+from siltstone.spark_tasks.values import read_json, shown
 
 SAMPLE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a text file that are read to infer its columns."""
@@ -31,16 +32,10 @@ MAX_ARRAY_BYTES: Final = 16 * 1024 * 1024
 """Largest JSON array in bytes, because it is read whole."""
 _PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _ZONED, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-_CSV_KINDS: Final = (pa.bool_(), pa.int64(), pa.float64())
 
 
 def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
-    """Return the columns of a frame, a list of dicts, or a file.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidRequest: columns cannot be inferred.
-    """
+    """Return the columns of a frame, a list of dicts, or a file; raise InvalidRequest if they cannot be inferred."""
     if isinstance(source, str | Path):
         return columns_of(Path(source))
     if isinstance(source, pa.Table | pa.RecordBatch):
@@ -65,12 +60,7 @@ def schema_of_rows(source: Any) -> pa.Schema:  # noqa: ANN401
 
 
 def columns_of(file: Path) -> pa.Schema:
-    """Return the columns of a file.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidRequest: the format is not supported, the file cannot be read, or a column has values of several types.
-    """
+    """Return the columns of a file. It must be readable, and each inferred column must have values of one type."""
     if not file.is_file():
         raise NotFound(f"There is no file {file}.")
     try:
@@ -92,8 +82,7 @@ def columns_of(file: Path) -> pa.Schema:
         ) from error
     except (
         pa.ArrowException,
-        OSError,
-        EOFError,
+        *TEXT_READ_ERRORS,
         ValueError,
         TypeError,
         RecursionError,
@@ -101,9 +90,6 @@ def columns_of(file: Path) -> pa.Schema:
         csv.Error,
     ) as error:
         raise InvalidRequest(f"{file} cannot be read: {str(error).rstrip('.')}.") from error
-
-
-# ---- CSV -----------------------------------------------------------------------------------------------------------
 
 
 def _csv_columns(file: Path) -> pa.Schema:
@@ -120,23 +106,17 @@ def _csv_columns(file: Path) -> pa.Schema:
 def _sample(file: Path) -> bytes:
     """Return the first whole lines of a file."""
     with open_text(file) as text:
-        found = text.read(SAMPLE_BYTES)
-    return found if len(found) < SAMPLE_BYTES else found[: found.rindex(b"\n")]
+        content = text.read(SAMPLE_BYTES)
+    return content if len(content) < SAMPLE_BYTES else content[: content.rindex(b"\n")]
 
 
 def _csv_kind(texts: Sequence[str]) -> pa.DataType:
     if not texts:
         return pa.string()
-    for kind in _CSV_KINDS:
-        is_number = not pa.types.is_boolean(kind)
-        if is_number and not all(_PLAIN_NUMBER.fullmatch(text) for text in texts):
-            continue
-        if _all_fit(texts, kind, as_text=True):
-            return kind
-    return _text_kind(texts)
-
-
-# ---- JSON ----------------------------------------------------------------------------------------------------------
+    are_numbers = all(_PLAIN_NUMBER.fullmatch(text) for text in texts)
+    kinds = (pa.bool_(), pa.int64(), pa.float64()) if are_numbers else (pa.bool_(),)
+    fitting = (kind for kind in kinds if all_fit(texts, kind, as_text=True))
+    return next(fitting, None) or _text_kind(texts)
 
 
 def _json_columns(file: Path) -> pa.Schema:
@@ -148,7 +128,7 @@ def _json_columns(file: Path) -> pa.Schema:
             values.setdefault(name, []).append(value)
     if not values:
         raise ValueError("it has no objects")
-    return pa.schema([(name, _json_kind(found, name)) for name, found in values.items()])
+    return pa.schema([(name, _json_kind(column_values, name)) for name, column_values in values.items()])
 
 
 def _objects(file: Path) -> list[Any]:
@@ -166,44 +146,32 @@ def _objects(file: Path) -> list[Any]:
 
 def _json_kind(values: Iterable[Any], column: str) -> pa.DataType:
     """Return the type of all values."""
-    found = [value for value in values if value is not None]
-    if not found:
+    present = [value for value in values if value is not None]
+    if not present:
         raise ValueError(f"column {column!r} has only null; name its type with --schema")
-    if all(isinstance(value, bool) for value in found):
+    if all(isinstance(value, bool) for value in present):
         return pa.bool_()
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in found):
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
         kind = pa.int64()
-    elif all(isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool) for value in found):
+    elif all(isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool) for value in present):
         kind = pa.float64()
-    elif all(isinstance(value, str) for value in found):
-        return _text_kind(found)
-    elif all(isinstance(value, list) for value in found):
-        return pa.list_(_json_kind((item for value in found for item in value), f"{column}.element"))
-    elif all(isinstance(value, dict) for value in found):
-        names = dict.fromkeys(name for value in found for name in value)
-        return pa.struct([(n, _json_kind((value.get(n) for value in found), f"{column}.{n}")) for n in names])
+    elif all(isinstance(value, str) for value in present):
+        return _text_kind(present)
+    elif all(isinstance(value, list) for value in present):
+        return pa.list_(_json_kind((item for value in present for item in value), f"{column}.element"))
+    elif all(isinstance(value, dict) for value in present):
+        names = dict.fromkeys(name for value in present for name in value)
+        return pa.struct([(n, _json_kind((value.get(n) for value in present), f"{column}.{n}")) for n in names])
     else:
         raise ValueError(f"column {column!r} has values of several types; name its type with --schema")
-    if not _all_fit(found, kind):
+    if not all_fit(present, kind):
         raise ValueError(f"column {column!r} has numbers that {kind} cannot hold; name its type with --schema")
     return kind
 
 
-# ---- both ----------------------------------------------------------------------------------------------------------
-
-
 def _text_kind(texts: Sequence[str]) -> pa.DataType:
-    if _all_fit(texts, pa.date32()):
+    if all_fit(texts, pa.date32()):
         return pa.date32()
-    if not _all_fit(texts, _ZONED):
+    if not all_fit(texts, _ZONED):
         return pa.string()
-    return _LOCAL if _all_fit(texts, _LOCAL) else _ZONED
-
-
-def _all_fit(values: Sequence[Any], kind: pa.DataType, *, as_text: bool = False) -> bool:
-    read = text_reader(kind) if as_text else reader(kind)
-    try:
-        pa.array([read(value) for value in values], kind)
-    except MISFITS:
-        return False
-    return True
+    return _LOCAL if all_fit(texts, _LOCAL) else _ZONED

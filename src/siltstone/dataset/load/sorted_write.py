@@ -7,7 +7,7 @@ Arrow sorts large loads inside Spark's tasks, in three steps:
 3. each task gathers some ranges from all runs, sorts them one by one and writes one Parquet file.
 
 Tasks read Parquet files themselves where they can (`FileRows`). Spark sends them other rows (`FrameRows`). Spark's
-shuffle sorts loads that fit one file, and all loads where tasks cannot do this.
+shuffle sorts loads that fit one file, and all loads where tasks cannot do this (`staged_load`).
 
 A bad row or a repeated key ends the Arrow sort. Spark's sort then counts the bad rows and can name them.
 """
@@ -91,13 +91,6 @@ class SortedFiles:
     rows: int
 
 
-def sorted_by_spark(frame: "DataFrame", store: Store, size: Size | None) -> "DataFrame":
-    """Return the frame in sorted ranges of keys, one for each file."""
-    key = store.spec.key
-    files = size.files(store) if size is not None else 1
-    return frame.repartitionByRange(files, *key).sortWithinPartitions(*key)
-
-
 def runs_folder(folder: str) -> str:
     """Return the folder of a load's runs. The caller removes it after the write."""
     return f"{folder}-runs"
@@ -109,15 +102,12 @@ class Rows(Protocol):
     @property
     def spark(self) -> "SparkSession":
         """The session that runs the tasks."""
-        ...
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
         """Run tasks over the key columns of all rows."""
-        ...
 
     def spread(self, work: Work) -> pa.Table:
         """Run tasks over all rows, with a column `IS_BAD`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +266,7 @@ def _gather(
     ]
     job = Gathering(target=target, key=key, runs=spread.runs, ranges=ranges)
     work = sort_task.gatherer(shares, job)
-    found = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
-    if not all(found):
+    results = [data for _, data in in_numbered_tasks(spark, len(shares), work)]
+    if not all(results):
         return None
-    return SortedFiles(names=[name for data in found for name in data.decode().split("\n")], rows=sum(spread.counts))
+    return SortedFiles(names=[name for data in results for name in data.decode().split("\n")], rows=sum(spread.counts))

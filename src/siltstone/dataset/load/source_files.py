@@ -7,6 +7,7 @@ import bz2
 import glob
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,6 +46,8 @@ _SUFFIXES: Final = {
 }
 _OPENERS: Final[dict[str, Callable[..., Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 """Compressions that both Python and a Spark without additions can read."""
+TEXT_READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+"""Exceptions of reading a text file, also through its compression."""
 _OTHER_COMPRESSIONS: Final = frozenset(
     {".zst", ".zstd", ".lz4", ".lzo", ".snappy", ".xz", ".zip", ".deflate", ".br", ".7z", ".tgz", ".tar", ".z"}
 )
@@ -93,12 +96,7 @@ class Partition:
 
 
 def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | None = None) -> Source:
-    """Resolve files, folders and globs to a list of files of one format.
-
-    Raises:
-        NotFound: a path or glob matches nothing.
-        InvalidRequest: formats are mixed or unknown, or a file is compressed in a way that cannot be read.
-    """
+    """Resolve files, folders and globs to a list of files of one readable format; NotFound if one matches nothing."""
     patterns = [paths] if isinstance(paths, str | Path) else list(paths)
     files = sorted({file for path in patterns for file in _expand(str(path))})
     if not files:
@@ -108,23 +106,23 @@ def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | 
     return _source(_format(files, format_name), files)
 
 
-def _source(found: Format, files: Sequence[Path]) -> Source:
-    return Source(format=found, files=tuple(files), size_bytes=sum(file.stat().st_size for file in files))
+def _source(file_format: Format, files: Sequence[Path]) -> Source:
+    return Source(format=file_format, files=tuple(files), size_bytes=sum(file.stat().st_size for file in files))
 
 
 def _expand(text: str) -> list[Path]:
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file()]
-        found = [file for file in found if not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)]
+        files = [file for file in path.rglob("*") if file.is_file()]
+        files = [file for file in files if not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)]
     elif path.is_file():
-        found = [path]
+        files = [path]
     else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
-        found = [inner for file in found for inner in (_expand(str(file)) if file.is_dir() else [file])]
-    if not found:
+        files = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        files = [inner for file in files for inner in (_expand(str(file)) if file.is_dir() else [file])]
+    if not files:
         raise NotFound(f"No files to load at {text}.")
-    return found
+    return files
 
 
 def _format(files: Sequence[Path], format_name: str | None) -> Format:
@@ -135,7 +133,7 @@ def _format(files: Sequence[Path], format_name: str | None) -> Format:
         )
     if format_name is not None:
         try:
-            found = {Format(format_name)}
+            formats = {Format(format_name)}
         except ValueError as error:
             raise InvalidRequest(f"Format {format_name!r} cannot be loaded; known are {', '.join(Format)}.") from error
     else:
@@ -145,13 +143,13 @@ def _format(files: Sequence[Path], format_name: str | None) -> Format:
                 f"The format of {unknown[0]} is not known by its name; say it (--format or format=), "
                 f"one of {', '.join(Format)}."
             )
-        found = {_SUFFIXES[_suffix(file)] for file in files}
-    if len(found) > 1:
-        raise InvalidRequest(f"The files are of several formats ({', '.join(sorted(found))}); load them one by one.")
+        formats = {_SUFFIXES[_suffix(file)] for file in files}
+    if len(formats) > 1:
+        raise InvalidRequest(f"The files are of several formats ({', '.join(sorted(formats))}); load them one by one.")
     packed = [file for file in files if is_compressed(file)]
-    if packed and Format.PARQUET in found:
+    if packed and Format.PARQUET in formats:
         raise InvalidRequest(f"{packed[0]} is compressed as a whole; Parquet is compressed inside. Unpack it.")
-    return found.pop()
+    return formats.pop()
 
 
 def is_compressed(file: Path) -> bool:
@@ -183,8 +181,8 @@ def partition_of(file: Path) -> Partition:
     """
     values: list[tuple[str, str]] = []
     folder = file.parent
-    while found := _SEGMENT.fullmatch(folder.name):
-        values.append((unquote(found[1]), found[2]))
+    while segment := _SEGMENT.fullmatch(folder.name):
+        values.append((unquote(segment[1]), segment[2]))
         folder = folder.parent
     return Partition(root=folder, values=tuple(reversed(values)))
 

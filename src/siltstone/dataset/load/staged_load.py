@@ -2,14 +2,17 @@
 
 Bad counts reject the load with examples, and the files are removed. With a quarantine, bad rows are written there
 instead. Repeated keys always reject the load, because it is unknown which of the rows is bad. `loader` commits the files.
+Only loads import this module, so it imports PySpark.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import functions as F
 
 from siltstone.coordination.liveness import LivenessLock
 from siltstone.dataset.load.latest_row import last_frame
@@ -43,12 +46,12 @@ from siltstone.dataset.load.sorted_write import (
     Rows,
     Size,
     runs_folder,
-    sorted_by_spark,
     write_sorted,
 )
 from siltstone.dataset.read.dedup import RANK, ranked
 from siltstone.dataset.schema_compat import fitted
 from siltstone.dataset.store import Store
+from siltstone.dataset.write.tombstones import TombstoneRequest
 from siltstone.delta.table import Table
 from siltstone.errors import Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
@@ -59,17 +62,6 @@ from siltstone.spark.output_files import attempt_folder, collect_files, discard,
 from siltstone.spark_tasks.csv_rows import UNCLOSED
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
-    """The actor and the reason of tombstones."""
-
-    actor: str | None = None
-    reason: str | None = None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
@@ -79,12 +71,12 @@ class LoadRequest:
     the frame holds exactly the rows of these files.
     """
 
-    frame: "DataFrame"
+    frame: DataFrame
     size: Size | None = None
     files: tuple[ParquetFile, ...] = ()
     order_by: tuple[str, ...] = ()
     refuse_duplicates: bool = True
-    tombstone: Tombstone | None = None
+    tombstone: TombstoneRequest | None = None
     quarantine: Quarantine | None = None
     loaded: frozenset[str] = frozenset()
     encoding: str = "utf-8"
@@ -101,14 +93,6 @@ class StagedLoad:
     quarantined: int = 0
     duplicates: int = 0
     """Number of duplicate rows of the load that are not written to base of a log."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WriteStrategy:
-    """How to write good rows to files of a folder, and how to verify these files."""
-
-    write: "Callable[[DataFrame], None]"
-    verified: Callable[[], tuple[DataFile, ...]]
 
 
 class LoadStager:
@@ -129,20 +113,18 @@ class LoadStager:
 
     def stage_sorted(self, load: LoadRequest, table: Table, folder: str, *, batch_id: str | None = None) -> StagedLoad:
         """Write the rows sorted by key, and reject repeated keys; with `batch_id` as rows of a change batch."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
         staged = self._stage_by_arrow(load, table, folder, batch_id=batch_id)
         if staged is not None:
             return staged
-        store, frame = self._store, _resolved(load, self._store)
+        store, frame, key = self._store, _resolved(load, self._store), self._store.spec.key
         # With a quarantine only good rows are counted. Rows of one key are in one range partition, already sorted, so the
         # count needs no further shuffle.
         counted = F.when(bad_reason(store, frame.columns).isNull(), 1) if load.quarantine is not None else F.lit(1)
-        copies = F.count(counted).over(Window.partitionBy(*store.spec.key))
-        frame = sorted_by_spark(frame, store, load.size).withColumn(COPIES, copies)
+        files = load.size.files(store) if load.size is not None else 1
+        frame = frame.repartitionByRange(files, *key).sortWithinPartitions(*key)
+        frame = frame.withColumn(COPIES, F.count(counted).over(Window.partitionBy(*key)))
         if batch_id is not None:
-            frame = _as_change_rows(frame, self._store, batch_id=batch_id)
+            frame = _as_change_rows(frame, store, batch_id=batch_id)
         return self._write(frame, load, table, folder)
 
     def _stage_by_arrow(
@@ -198,7 +180,7 @@ class LoadStager:
         parts = (load.size or UNKNOWN_SIZE).by_target(store)  # one part is divided by groups, without a sample
         rows_per_file = (load.size or UNKNOWN_SIZE).file_rows(store)
 
-        def write(good: "DataFrame") -> None:
+        def write(good: DataFrame) -> None:
             with house_settings(spark):
                 write_groups(good, store, folder, rows_per_file=rows_per_file)
             reach("ingest.after_groups")
@@ -209,30 +191,29 @@ class LoadStager:
                 groups = written_groups(spark, store, paths)
             return tuple(described(store, path, groups[path]) for path in paths)
 
-        return self._write_with(
-            spread(rows, store, parts=parts), load, store.base, folder, _WriteStrategy(write, verified)
-        )
+        return self._write_with(spread(rows, store, parts=parts), load, store.base, folder, write, verified)
 
-    def _write(self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str) -> StagedLoad:
+    def _write(self, frame: DataFrame, load: LoadRequest, table: Table, folder: str) -> StagedLoad:
         """Write the frame into the folder, and verify the files."""
         schema, stats = self._layout(table)
-        strategy = _WriteStrategy(
-            write=lambda good: write_frame(good, table.path, folder, schema=schema, key=self._store.spec.found_by),
-            verified=lambda: collect_files(table.path, folder, schema=schema, stats=stats),
-        )
-        return self._write_with(frame, load, table, folder, strategy)
+        write = partial(write_frame, root=table.path, folder=folder, schema=schema, key=self._store.spec.found_by)
+        verified = partial(collect_files, table.path, folder, schema=schema, stats=stats)
+        return self._write_with(frame, load, table, folder, write, verified)
 
     def _write_with(
-        self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, strategy: _WriteStrategy
+        self,
+        frame: DataFrame,
+        load: LoadRequest,
+        table: Table,
+        folder: str,
+        write: Callable[[DataFrame], None],
+        verified: Callable[[], tuple[DataFile, ...]],
     ) -> StagedLoad:
-        """Write the frame, and reject it for bad rows counted during the write.
-
-        Written rows must equal counted rows.
-        """
+        """Write the frame, and reject it for bad rows counted during the write. Written must equal counted rows."""
         try:
-            seen = self._write_and_count(frame, load, table, folder, strategy.write)
+            seen = self._write_and_count(frame, load, table, folder, write)
             self._refuse_bad(seen, load)
-            files = strategy.verified()
+            files = verified()
             quarantined, duplicates = seen.get("bad", 0), seen.get("lost", 0)
             self._refuse_miscount(seen["rows"] - quarantined - duplicates, sum(file.rows for file in files))
         except (InvalidRequest, Corruption):
@@ -241,12 +222,9 @@ class LoadStager:
         return StagedLoad(files=files, quarantined=quarantined, duplicates=duplicates)
 
     def _write_and_count(
-        self, frame: "DataFrame", load: LoadRequest, table: Table, folder: str, write: "Callable[[DataFrame], None]"
+        self, frame: DataFrame, load: LoadRequest, table: Table, folder: str, write: Callable[[DataFrame], None]
     ) -> dict[str, int]:
         """Write the good rows with Spark, and return the counts taken during the write."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
         seen = Observation()
         keys_only, quarantine = load.tombstone is not None, load.quarantine is not None
         watched = frame.observe(
@@ -277,9 +255,6 @@ class LoadStager:
 
     def quarantine_rows(self, load: LoadRequest, staged: StagedLoad, table: Table, folder: str) -> None:
         """Write the bad rows into the quarantine, and sync the quarantine before the commit."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
         if load.quarantine is None:
             return
         try:
@@ -343,7 +318,7 @@ class LoadStager:
                 )
 
 
-def _resolved(load: LoadRequest, store: Store) -> "DataFrame":
+def _resolved(load: LoadRequest, store: Store) -> DataFrame:
     """Drop the marks that only messages need. With `order_by`, keep only the last row of each key."""
     frame = load.frame.drop(TEXT, FILE)
     if not load.order_by:
@@ -351,13 +326,11 @@ def _resolved(load: LoadRequest, store: Store) -> "DataFrame":
     return last_frame(frame, store, load.order_by, bad=bad_reason(store, frame.columns).isNotNull())
 
 
-def _as_base_rows(load: LoadRequest, store: Store, *, batch_id: str) -> "DataFrame":
+def _as_base_rows(load: LoadRequest, store: Store, *, batch_id: str) -> DataFrame:
     """Add the columns of a log's base and a group hash. If the log has `dedup_by`, add the rank among duplicates.
 
     First and last of duplicates are the same rows as in a change batch of this frame. Bad rows are ranked separately.
     """
-    from pyspark.sql import functions as F
-
     rows = with_period(_resolved(load, store), store).withColumn(GROUP, group_hash(store)).drop(PERIOD)
     rows = rows.withColumns({WRITTEN_AT: _now(store), BATCH_ID: F.lit(batch_id)})
     if not store.spec.dedup_by:
@@ -366,24 +339,19 @@ def _as_base_rows(load: LoadRequest, store: Store, *, batch_id: str) -> "DataFra
     return ranked(rows.withColumn(POS, F.monotonically_increasing_id()), store, by=[POS], apart=bad).drop(POS)
 
 
-def _now(store: Store) -> "Column":
-    from pyspark.sql import functions as F
-
+def _now(store: Store) -> Column:
     return F.lit(store.clock.now()).cast("timestamp")
 
 
 def _as_change_rows(
-    frame: "DataFrame", store: Store, *, batch_id: str, tombstone: Tombstone | None = None
-) -> "DataFrame":
+    frame: DataFrame, store: Store, *, batch_id: str, tombstone: TombstoneRequest | None = None
+) -> DataFrame:
     """Add the system columns. The position is unique across the batch's files and follows the frame's order."""
-    from pyspark.sql import functions as F
-
     if tombstone is not None:
         frame = fitted(frame, store.schema)  # all but the key is null
     columns = [*store.schema.names, *[mark for mark in (COPIES, UNREAD) if mark in frame.columns]]
     written = Op.APPEND if store.spec.is_log else Op.UPSERT
     op = written if tombstone is None else Op.TOMBSTONE
-    request = tombstone or Tombstone()
     return frame.select(
         *columns,
         F.lit(op.value).alias(OP),
@@ -391,6 +359,6 @@ def _as_change_rows(
         F.lit(None).cast("long").alias(ROW_SEQ),
         F.lit(batch_id).alias(BATCH_ID),
         _now(store).alias(WRITTEN_AT),
-        F.lit(request.actor).cast("string").alias(ACTOR),
-        F.lit(request.reason).cast("string").alias(REASON),
+        F.lit(tombstone and tombstone.actor).cast("string").alias(ACTOR),
+        F.lit(tombstone and tombstone.reason).cast("string").alias(REASON),
     )

@@ -5,7 +5,7 @@ latest = the last row of Δ per key by (sequence, position); view = base without
 A row's own sequence is ``coalesce(_row_seq, _seq)``, because a squashed file holds rows of several sequences.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -40,9 +40,7 @@ def unfolded_rows(
     """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
 
     With `places`, each row also has its location: the number of its file among the unfolded ones, and its row there.
-
-    Raises:
-        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    FileNotFoundError means that a file was removed since the snapshot: take a new one.
     """
     rows = change_rows_in(store, snapshot.unfolded, columns=columns, places=places)
     return rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark)) if rows.num_rows else rows
@@ -84,8 +82,7 @@ def change_rows_in(
 def sorted_rows(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return rows in the order of some columns. A column may hold more text than the 2 GiB of one Arrow array.
 
-    Raises:
-        Unavailable: text inside of structs, lists or maps is larger than that.
+    Unavailable means that text inside of structs, lists or maps is larger than that.
     """
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
     try:
@@ -115,11 +112,9 @@ def _narrowed(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
 
 
 def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bool) -> pa.Table:
-    """Read one Parquet file with the given columns in the schema's types. Columns that it lacks show their defaults.
+    """Read some columns of a Parquet file in the schema's types. Columns that it lacks show their defaults.
 
-    Raises:
-        FileNotFoundError: it was removed since the snapshot.
-        Corruption: it exists and cannot be read.
+    FileNotFoundError means that it was removed since the snapshot, Corruption that it cannot be read.
     """
     with readable(path), open_parquet(path, verify=verify) as file:
         table = file.read(columns=list(names))
@@ -140,6 +135,16 @@ def latest_per_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.filter(pa.array(is_last))  # chunk by chunk: `take` fails on more than 2 GiB of text
 
 
+def latest_changes(
+    store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] = (), places: bool = False
+) -> pa.Table:
+    """Return the last change of each key, with the key and some columns; with `raw`, tombstones are left out."""
+    rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns], places=places)
+    if raw:
+        rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
+    return latest_per_key(rows, store.spec.key)
+
+
 def merged_table(
     store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
 ) -> pa.Table:
@@ -149,10 +154,7 @@ def merged_table(
     """
     requested = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*requested, *store.spec.key]))
-    changes = unfolded_rows(store, snapshot, columns=names)
-    if raw:
-        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
-    latest = latest_per_key(changes, store.spec.key)
+    latest = latest_changes(store, snapshot, raw=raw, columns=names)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).select(requested)
     parts = [_without(rows, latest, store.spec.key).select(requested) for rows in base_tables(store, snapshot, names)]
     schema = pa.schema([store.schema.field(name) for name in requested])
@@ -161,17 +163,13 @@ def merged_table(
 
 def head_table(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
     """Return the first rows of `merged_table`, reading little more: all changed keys, no other column."""
-    key = store.spec.key
-    changes = unfolded_rows(store, snapshot, columns=[*key, OP])
-    if raw:
-        changes = changes.filter(pc.not_equal(changes.column(OP), Op.TOMBSTONE.value))
-    latest = latest_per_key(changes, key)
+    latest = latest_changes(store, snapshot, raw=raw)
     parts = [store.schema.empty_table()]
     missing = rows
     for batch in base_batches(store, snapshot):
         if missing <= 0:
             break
-        parts.append(_without(pa.Table.from_batches([batch]), latest, key).slice(0, missing))
+        parts.append(_without(pa.Table.from_batches([batch]), latest, store.spec.key).slice(0, missing))
         missing -= parts[-1].num_rows
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value)).slice(0, max(0, missing))
     return pa.concat_tables([*parts, _whole_rows(store, snapshot, upserts)])
@@ -213,12 +211,11 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows.column(SEQ).to_pylist(), rows.column(POS).to_pylist(), strict=True))
 
 
-def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Iterable[pa.Table]:
-    """Yield the rows of base, with all or some of the user's columns, a file at a time."""
-    names = store.schema.names if columns is None else columns
+def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield some of the user's columns of base, a file at a time."""
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
-        yield read_file(path, store.schema, names, verify=store.settings.verify_checksums)
+        yield read_file(path, store.schema, columns, verify=store.settings.verify_checksums)
 
 
 def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -228,16 +225,14 @@ def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def has_key_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Array:
-    """Return for each row whether its key is among the keys of `others`.
-
-    Only key columns are compared, so other columns may have any type.
-    """
+    """Return for each row whether its key is among the keys of `others`; other columns may have any type."""
     if len(key) == 1:
         return pc.is_in(rows.column(key[0]), value_set=others.column(key[0]).combine_chunks())
     numbered = rows.select(list(key)).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    found = np.zeros(rows.num_rows, dtype=bool)
-    found[numbered.join(others.select(list(key)), keys=list(key), join_type="left semi").column(ROW).to_numpy()] = True
-    return pa.array(found)
+    joined = numbered.join(others.select(list(key)), keys=list(key), join_type="left semi")
+    has_key = np.zeros(rows.num_rows, dtype=bool)
+    has_key[joined.column(ROW).to_numpy()] = True
+    return pa.array(has_key)
 
 
 def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any, Any]":
@@ -247,7 +242,7 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
         first = keys.column(key[0]).combine_chunks().sort().to_pylist()
     except OverflowError:  # a date past the year 9999: every row group may hold it
         first = None
-    found = [np.empty(0, np.int64)]
+    matching = [np.empty(0, np.int64)]
     start = 0
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
@@ -256,6 +251,6 @@ def base_places(store: Store, file: DataFile, keys: pa.Table) -> "np.ndarray[Any
                 rows = parquet.read_row_group(number, columns=key).select(key)
                 check_rows(rows.num_rows, parquet.metadata.row_group(number).num_rows)
                 here = rows.cast(pa.schema([store.schema.field(name) for name in key]))
-                found.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
+                matching.append(start + np.flatnonzero(np.asarray(has_key_of(here, keys, key))))
             start += parquet.metadata.row_group(number).num_rows
-    return np.concatenate(found)
+    return np.concatenate(matching)

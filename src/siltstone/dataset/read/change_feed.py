@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import unfolded_rows
 from siltstone.dataset.read.spark_frames import arrow_frame, changes_frame
-from siltstone.dataset.read.time_travel import LOG_READ_TRIES, all_there
+from siltstone.dataset.read.time_travel import all_there, with_log
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
 from siltstone.delta.table_reader import LogChanged
-from siltstone.errors import InvalidRequest, NotFound, Unavailable
+from siltstone.errors import InvalidRequest, NotFound
 from siltstone.model.as_of import as_sequence
 from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
 from siltstone.model.commit import CommitKind
@@ -38,24 +38,20 @@ if TYPE_CHECKING:
 def changes_since(store: Store, since: object) -> Snapshot:
     """Return a snapshot whose unfolded rows are the changes above the sequence.
 
-    Raises:
-        InvalidRequest: it is not a sequence.
-        NotFound: the sequence does not exist yet, or changes above it are no longer retained.
+    NotFound: the sequence does not exist yet, or changes above it are no longer retained.
     """
     sequence = as_sequence(since, what="since")
-    for _ in range(LOG_READ_TRIES):
+
+    def read() -> Snapshot:
         now = store.snapshot()
         if sequence > now.sequence:
             raise NotFound(f"Dataset {store.name}: sequence {sequence} is not there; the newest is {now.sequence}.")
-        files = now.changes.files
-        try:
-            if sequence < now.changes.transactions.get(APP_PRUNE, 0):
-                files = _retained_files(store, sequence)
-        except (FileNotFoundError, LogChanged):
-            continue
+        is_pruned = sequence < now.changes.transactions.get(APP_PRUNE, 0)
+        files = _retained_files(store, sequence) if is_pruned else now.changes.files
         chosen = tuple(file for file in files if sequence_of(file) > sequence)
         return Snapshot(changes=replace(now.changes, files=chosen), base=now.base, watermark=sequence, past=True)
-    raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
+
+    return with_log(store, read)
 
 
 def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
@@ -81,13 +77,7 @@ def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
 
 
 def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.Table:
-    """Return the changes in order, without Spark.
-
-    With a limit, return whole sequences of about `limit` rows, at least one sequence.
-
-    Raises:
-        InvalidRequest: the limit is less than 1.
-    """
+    """Return the changes in order, without Spark; with a limit, whole sequences of about `limit` rows, at least one."""
     if limit is not None:
         if isinstance(limit, bool) or limit < 1:
             raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")

@@ -15,7 +15,7 @@ Rows of base that may equal a row of Δ are in files whose period can hold Δ's 
 
 import datetime
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,20 +37,13 @@ from siltstone.model.spec import Survivor
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Moment = datetime.datetime
-Range = tuple[Moment, Moment]
+Range = tuple[datetime.datetime, datetime.datetime]
 
 RANK: Final = "_rank"
 """Column: rank of a row among its duplicates, from 1. The row with rank 1 survives."""
 _PERIOD_MARGIN: Final = datetime.timedelta(days=6)
-"""Margin around a period.
-
-A month that was rolled up from weeks holds up to three days of its neighbours; this is twice that.
-"""
-_ALWAYS: Final = (Moment.min.replace(tzinfo=datetime.UTC), Moment.max.replace(tzinfo=datetime.UTC))
-
-
-# ---- without Spark -----------------------------------------------------------------------------------------------
+"""Twice the days of neighbours that a month may hold: up to three, if it was rolled up from weeks."""
+_ALWAYS: Final = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), datetime.datetime.max.replace(tzinfo=datetime.UTC))
 
 
 def survivors(rows: pa.Table, store: Store) -> pa.Table:
@@ -98,14 +91,11 @@ def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
     ]
 
 
-# ---- base files --------------------------------------------------------------------------------------------------
-
-
 def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
     """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
         return []
-    times = [found for file in snapshot.unfolded for found in _time_ranges(store, file)]
+    times = list(chain.from_iterable(_time_ranges(store, file) for file in snapshot.unfolded))
     return [file for file in snapshot.base.files if _may_hold_times(file, times)]
 
 
@@ -116,20 +106,20 @@ def _time_ranges(store: Store, file: DataFile) -> list[Range]:
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     try:
-        found = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
+        ranges = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
         return [
-            (_moment(times.low), _moment(times.high)) if times.known else _ALWAYS
-            for times, op in found
+            (_utc_time(times.low), _utc_time(times.high)) if times.known else _ALWAYS
+            for times, op in ranges
             if op.low != Op.TOMBSTONE.value
         ]
     except OverflowError:  # a date that Python cannot hold
         return [_ALWAYS]
 
 
-def _moment(value: Any) -> Moment:  # noqa: ANN401
-    if isinstance(value, Moment):
+def _utc_time(value: Any) -> datetime.datetime:  # noqa: ANN401
+    if isinstance(value, datetime.datetime):
         return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-    return Moment(value.year, value.month, value.day, tzinfo=datetime.UTC)
+    return datetime.datetime(value.year, value.month, value.day, tzinfo=datetime.UTC)
 
 
 def _may_hold_times(file: DataFile, times: Sequence[Range]) -> bool:
@@ -143,9 +133,6 @@ def _may_hold_times(file: DataFile, times: Sequence[Range]) -> bool:
     return any(low < after and high >= first for low, high in times)
 
 
-# ---- on Spark ----------------------------------------------------------------------------------------------------
-
-
 def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
     """Return appends of Δ, with ``_seq`` and ``_pos``, without those that lose against a duplicate."""
     from pyspark.sql import functions as F
@@ -156,10 +143,7 @@ def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
 
 
 def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
-    """Give each row its `RANK` among its duplicates, in the order of the columns `by`.
-
-    Rows that differ in the columns `apart` are not duplicates of each other.
-    """
+    """Give each row its `RANK` among its duplicates by the columns `by`. Rows that differ in `apart` are none."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -182,10 +166,7 @@ def with_equal(rows: "DataFrame", others: "DataFrame", store: Store, *, few: boo
 
 
 def _join_side(others: "DataFrame", store: Store, *, few: bool) -> "tuple[DataFrame, Column]":
-    """Return the deciding columns of `others` under other names, and the join condition.
-
-    Few rows are broadcast to all tasks.
-    """
+    """Return the deciding columns of `others` under other names, broadcast if few, and the join condition."""
     from pyspark.sql import functions as F
 
     names = store.spec.dedup_by

@@ -58,10 +58,7 @@ CSV_OPTIONS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""CSV options that preserve values: doubled quotes, blanks, microseconds.
-
-Null is an empty field, empty text is ``""``.
-"""
+"""CSV options that preserve quotes, blanks and microseconds. Null is an empty field, empty text is ``""``."""
 MAX_FILES: Final = 100_000
 MARKER: Final = ".siltstone-export.json"
 """Name of the file that lists an export's files. Engines and shells skip names that begin with a dot."""
@@ -90,11 +87,7 @@ class Export:
 def check_export(
     store: Store, target: str | Path, *, format_name: str, raw: bool, files: int | None, overwrite: bool
 ) -> Export:
-    """Validate an export request.
-
-    Raises:
-        InvalidRequest: the format, the number of files or the target is not valid. Nothing is written.
-    """
+    """Validate an export request: the format, the number of files, the target. Nothing is written."""
     try:
         chosen = ExportFormat(format_name)
     except ValueError as error:
@@ -102,20 +95,15 @@ def check_export(
         raise InvalidRequest(f"An export is one of {formats}, not {format_name!r}.") from error
     if files is not None and (isinstance(files, bool) or not 1 <= files <= MAX_FILES):
         raise InvalidRequest(f"files must be 1 to {MAX_FILES}, not {files!r}.")
-    if chosen is ExportFormat.CSV:
-        _check_flat(store.schema)
-    path = local_folder(target, what="Export target")
-    _check_place(path, store.layout.root)
-    _check_replaceable(path, overwrite=overwrite)
-    return Export(target=path, format=chosen, raw=raw, files=files, overwrite=overwrite)
-
-
-def _check_flat(schema: pa.Schema) -> None:
-    for field in schema:
+    for field in store.schema if chosen is ExportFormat.CSV else ():
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             raise InvalidRequest(
                 f"Column {field.name!r} is of type {type_name(field.type)}, which CSV cannot hold. Export Parquet or Delta."
             )
+    path = local_folder(target, what="Export target")
+    _check_place(path, store.layout.root)
+    _check_replaceable(path, overwrite=overwrite)
+    return Export(target=path, format=chosen, raw=raw, files=files, overwrite=overwrite)
 
 
 def _check_place(path: Path, lake: Path) -> None:
@@ -130,15 +118,11 @@ def _check_place(path: Path, lake: Path) -> None:
 
 
 def _check_replaceable(path: Path, *, overwrite: bool) -> None:
-    """Reject a target that must not be replaced.
-
-    An empty folder is accepted. A full one is accepted only with `overwrite`, and only if it holds nothing but an
-    export.
-    """
-    found = sorted(path.iterdir()) if path.is_dir() else []
-    if found and not overwrite:
+    """Accept a target that is missing or empty, or, with `overwrite`, holds nothing but an export."""
+    content = sorted(path.iterdir()) if path.is_dir() else []
+    if content and not overwrite:
         raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
-    if not found:
+    if not content:
         return
     listed = _marked_files(path)
     if listed is None:
@@ -189,17 +173,17 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
         work = _side(export.target, owner, "export")
         try:
             rows, files = _write_files(spark, store, snapshot, export, work)
-            ready = work
+            ready = work / DATA
             if export.format is ExportFormat.DELTA:
+                ready = work
                 _commit(store, snapshot, work, files)
                 reach("export.after_commit")
-            else:
-                ready = work / DATA
             # Without the marker no later export replaces this one.
             marker = {"dataset": str(store.name), "format": export.format.value, "sequence": snapshot.sequence}
             (ready / MARKER).write_text(json.dumps(marker | {"files": sorted(_inside(ready))}))
             reach("export.after_marker")
-            _sync(ready, durable=store.settings.durable)
+            if store.settings.durable:
+                _sync(ready)
             _put_in_place(ready, export, owner)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
@@ -231,9 +215,6 @@ def _liveness_lock(target: Path, owner: str) -> LivenessLock:
 
 def _side(target: Path, owner: str, end: str) -> Path:
     return target.with_name(f".{target.name}.{owner}.{end}")
-
-
-# ---- writing -----------------------------------------------------------------------------------------------------
 
 
 def _write_files(
@@ -280,23 +261,20 @@ def _spark_failures(store: Store) -> Iterator[None]:
 
 
 def _collect_files(store: Store, export: Export, work: Path) -> tuple[DataFile, ...]:
-    """Describe the written files.
-
-    Side files and empty files are deleted, except one that shows the columns of an export without rows.
-    """
+    """Describe the files; delete side files and empty ones. One remains to show the columns of an empty export."""
     folder = work / DATA
     if not folder.is_dir():
         raise Unavailable(
             f"Spark wrote nothing that is visible at {folder}. Driver and executors must share that disk."
         )
     files: list[DataFile] = []
-    for found in sorted(folder.iterdir()):
-        if found.name.startswith((".", "_")):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         elif export.format is ExportFormat.CSV:
-            files.append(DataFile(path=found.name, size_bytes=found.stat().st_size, rows=0))
+            files.append(DataFile(path=path.name, size_bytes=path.stat().st_size, rows=0))
         else:
-            files.append(data_file(work, f"{DATA}/{found.name}", expected=store.schema, stats=store.stats))
+            files.append(data_file(work, f"{DATA}/{path.name}", expected=store.schema, stats=store.stats))
     if export.format is ExportFormat.CSV:
         return tuple(files)
     full = [file for file in files if file.rows]
@@ -309,8 +287,7 @@ def _collect_files(store: Store, export: Export, work: Path) -> tuple[DataFile, 
 
 def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile, ...]) -> None:
     """Make a Delta table of the files. Any Delta reader can read it without Siltstone."""
-    durable = store.settings.durable
-    Table.create(work, store.schema, partition_by=[], properties={}, durable=durable)
+    Table.create(work, store.schema, partition_by=[], properties={}, durable=store.settings.durable)
     table = Table(
         work,
         settings=store.settings,
@@ -319,18 +296,11 @@ def _commit(store: Store, snapshot: Snapshot, work: Path, files: tuple[DataFile,
         label=f"Export of {store.name}",
     )
     info = {"siltstone.dataset": str(store.name), "siltstone.sequence": str(snapshot.sequence)}
-    table.commit(
-        lambda parent: Commit(kind=CommitKind.EXPORT, plan_version=parent.version, adds=files, info=info),
-    )
+    table.commit(lambda parent: Commit(kind=CommitKind.EXPORT, plan_version=parent.version, adds=files, info=info))
     (work / LOCK_FILE).unlink(missing_ok=True)
 
 
-# ---- moving ------------------------------------------------------------------------------------------------------
-
-
-def _sync(folder: Path, *, durable: bool) -> None:
-    if not durable:
-        return
+def _sync(folder: Path) -> None:
     for place, _, names in os.walk(folder):
         for name in names:
             sync_file(Path(place) / name)
@@ -361,10 +331,7 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Delete folders that crashed exports to this target left beside it.
-
-    Failed deletions are left to the next export.
-    """
+    """Delete folders that crashed exports left beside this target. Failed deletions are left to the next export."""
     with contextlib.suppress(OSError, Unavailable):
         sides = [side for path in target.parent.iterdir() if (side := _SIDE.match(path.name))]
         for owner in {side["owner"] for side in sides if side["name"] == target.name}:

@@ -26,7 +26,6 @@ from siltstone.dataset.read.arrow_view import (
     base_batches,
     base_tables,
     change_rows_in,
-    read_file,
     unfolded_rows,
 )
 from siltstone.dataset.read.dedup import (
@@ -39,12 +38,12 @@ from siltstone.dataset.read.dedup import (
     without_equal,
 )
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, files_frame, join_side
-from siltstone.dataset.snapshot import Snapshot, sequence_of
+from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.model.arrays import Numbers
-from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.columns import OP, SEQ, Op
 from siltstone.model.files import DataFile
 from siltstone.model.spec import Survivor
 
@@ -62,9 +61,6 @@ class TombstoneFilter:
     columns: tuple[str, ...]
     rows: pa.Table
     """These columns, each combination of values once, and ``_hides``."""
-
-
-# ---- tombstones --------------------------------------------------------------------------------------------------
 
 
 def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
@@ -86,7 +82,7 @@ def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
     path = store.changes.path / file.path
     with readable(path), store.opened(path) as parquet:
         ranges = key_ranges(parquet.metadata, OP)
-    return any(not found.known or found.high >= Op.TOMBSTONE.value for found in ranges)
+    return any(not ops.known or ops.high >= Op.TOMBSTONE.value for ops in ranges)
 
 
 def tombstone_filters(store: Store, snapshot: Snapshot) -> tuple[TombstoneFilter, ...]:
@@ -100,14 +96,14 @@ def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
     named = np.zeros(rows.num_rows, np.int64)
     for bit, name in enumerate(store.spec.subject):
         named |= rows.column(name).is_valid().to_numpy().astype(np.int64) << bit
-    found = []
+    filters = []
     for pattern in np.unique(named):
         columns = tuple(name for bit, name in enumerate(store.spec.subject) if pattern >> bit & 1)
         if columns:
             matching = rows.filter(pa.array(named == pattern)).select([*columns, SEQ])
             highest = matching.group_by(list(columns)).aggregate([(SEQ, "max")])
-            found.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
-    return tuple(found)
+            filters.append(TombstoneFilter(columns, highest.rename_columns([*columns, HIDES])))
+    return tuple(filters)
 
 
 def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None:
@@ -138,13 +134,10 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
         return np.asarray(pc.fill_null(table.take(places).column(HIDES), 0).to_numpy())
     names = list(stone.columns)
     numbered = rows.select(names).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    found = numbered.join(stone.rows, keys=names, join_type="inner")
+    joined = numbered.join(stone.rows, keys=names, join_type="inner")
     highest = np.zeros(rows.num_rows, np.int64)
-    highest[found.column(ROW).to_numpy()] = found.column(HIDES).to_numpy()
+    highest[joined.column(ROW).to_numpy()] = joined.column(HIDES).to_numpy()
     return highest
-
-
-# ---- without Spark -----------------------------------------------------------------------------------------------
 
 
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
@@ -195,10 +188,10 @@ def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) 
     parts = [store.schema.empty_table()]
     missing = rows
     dedup = bool(store.spec.dedup_by) and not raw
-    for found in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
+    for piece in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
         if missing <= 0:
             break
-        parts.append(found.slice(0, missing))
+        parts.append(piece.slice(0, missing))
         missing -= parts[-1].num_rows
     return pa.concat_tables(parts)
 
@@ -207,10 +200,8 @@ def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter])
     for batch in base_batches(store, snapshot):
         yield _not_hidden(pa.Table.from_batches([batch]), stones)
     for file in snapshot.unfolded:
-        path = store.changes.path / file.path
-        rows = read_file(path, store.change_schema, store.change_schema.names, verify=store.settings.verify_checksums)
-        sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
-        rows = rows.append_column(SEQ, sequences).filter(pc.greater(sequences, snapshot.watermark))
+        rows = change_rows_in(store, [file])
+        rows = rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark))
         yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
 
 
@@ -225,9 +216,6 @@ def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFi
         near = [_not_hidden(rows, stones) for rows in near_keys(store, snapshot)]
         appended = _without_equal(appended, near, store)
     yield appended
-
-
-# ---- on Spark ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,24 +292,14 @@ def append_frame(
         frame = (frame if raw else surviving(frame, store)).select(*columns)
     if raw or not store.spec.dedup_by or store.spec.survivor is Survivor.LAST:
         return frame
-    return _not_in_base(spark, store, snapshot, stones, frame)
-
-
-def _not_in_base(
-    spark: "SparkSession",
-    store: Store,
-    snapshot: Snapshot,
-    stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
-    appends: "DataFrame",
-) -> "DataFrame":
-    """Return the appends without an equal visible row in base."""
     files, few = near_files(store, snapshot), is_small(store, snapshot)
     if not files:
-        return appends
+        return frame
+    # The first survives, so appends with an equal visible row in base are left out.
     near = files_frame(spark, store, files).select(*store.spec.dedup_by)
     for stone, side in stones:
         near = without_hidden(near, stone, side, store)
-    return without_equal(appends, with_equal(near, appends, store, few=few), store, few=few)
+    return without_equal(frame, with_equal(near, frame, store, few=few), store, few=few)
 
 
 def without_hidden(

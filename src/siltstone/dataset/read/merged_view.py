@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.read.arrow_view import head_table, latest_per_key, merged_table, unfolded_rows
+from siltstone.dataset.read.arrow_view import head_table, latest_changes, merged_table
 from siltstone.dataset.read.log_view import log_frame, log_head, log_table, tombstone_rows
 from siltstone.dataset.read.python_rows import python_rows
 from siltstone.dataset.read.spark_view import merged_frame
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def view_columns(store: Store, columns: str | Sequence[str] | None) -> Sequence[str]:
-    """Return the columns that a reader requests; default: all.
-
-    Raises:
-        InvalidRequest: a column does not exist, or is requested twice.
-    """
+    """Return the columns that a reader requests (default: all); each must exist, and is requested once."""
     names: Sequence[str] = store.schema.names if columns is None else as_names(columns)
     refuse_unknown(names, store.schema, dataset=str(store.name))
     if not names or len(set(names)) < len(names):
@@ -39,10 +35,7 @@ def view_columns(store: Store, columns: str | Sequence[str] | None) -> Sequence[
 def view_table(
     store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return the view, or some of its columns, as one Arrow table, without Spark.
-
-    With `raw`, tombstones are not applied.
-    """
+    """Return the view, or some columns, as one Arrow table, without Spark. With `raw`, tombstones are not applied."""
     if not store.spec.is_log:
         return merged_table(store, snapshot, raw=raw, columns=columns)
     return log_table(store, snapshot, raw=raw, columns=columns)
@@ -78,7 +71,7 @@ def view_tombstones(store: Store, snapshot: Snapshot) -> list[dict[str, Any]]:
     if store.spec.is_log:
         rows = tombstone_rows(store, snapshot, columns=[WRITTEN_AT, ACTOR, REASON])
     else:
-        latest = latest_per_key(unfolded_rows(store, snapshot, columns=names), store.spec.key)
+        latest = latest_changes(store, snapshot, columns=[WRITTEN_AT, ACTOR, REASON])
         rows = latest.filter(pc.equal(latest.column(OP), Op.TOMBSTONE.value))
     public = {WRITTEN_AT: "deleted_at", ACTOR: "actor", REASON: "reason", SEQ: "sequence"}
     names.append(SEQ)

@@ -97,9 +97,8 @@ class KeySet:
             first.setdefault(value, at)
         self.number: Mapping[Hashable, int] = {value: number for number, value in enumerate(first)}
         rows = keys.select(self.key)
-        self.table = (
-            rows if len(first) == rows.num_rows else rows.take(pa.array(list(first.values())))
-        ).combine_chunks()
+        rows = rows if len(first) == rows.num_rows else rows.take(pa.array(list(first.values())))
+        self.table = rows.combine_chunks()
 
     @cached_property
     def _sorted(self) -> tuple[list[Any], list[int], list[list[Any]]] | None:
@@ -127,19 +126,15 @@ class KeySet:
         """Return the row groups of a file that may hold keys of `among`, each with these keys."""
         if among.isdisjoint(self.in_range([footer.whole])):
             return []
-        found = [
+        candidates = [
             (group, [number for number in self.in_range(ranges) if number in among])
             for group, ranges in enumerate(footer.groups)
         ]
-        return [(group, numbers) for group, numbers in found if numbers]
+        return [(group, numbers) for group, numbers in candidates if numbers]
 
 
 def check_key_count(store: Store, keys: int) -> None:
-    """Limit the keys of one lookup.
-
-    Raises:
-        InvalidRequest: there are too many.
-    """
+    """Raise InvalidRequest if there are too many keys for one lookup."""
     if keys > MAX_LOOKUP_KEYS:
         raise InvalidRequest(
             f"Dataset {store.name}: {keys} keys are too many for one lookup ({MAX_LOOKUP_KEYS}). "
@@ -168,25 +163,23 @@ def lookup(
     """Return the rows of these keys in the merged view, in the order of the keys, each once.
 
     With `raw`, tombstones are not applied. `since` is `store.reads.generation` before the snapshot was taken.
-
-    Raises:
-        FileNotFoundError: a file was removed since the snapshot; take a new one.
+    FileNotFoundError means that a file was removed since the snapshot: take a new one.
     """
     visit = store.reads.visit(
         store.path,
         state=(snapshot.changes.version, snapshot.base.version),
-        live=[_base_path(file) for file in snapshot.base.files] + [_change_path(file) for file in snapshot.unfolded],
+        live=[*map(_base_path, snapshot.base.files), *map(_change_path, snapshot.unfolded)],
         since=since,
     )
     requested = KeySet(keys, store.spec.key)
     files = _Files(store, snapshot, visit)
     changed = _last_changes(files, requested, raw=raw)
-    found = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
+    parts = _change_rows(files, {n: change.place for n, change in changed.items() if change.is_upsert}, columns)
     if len(changed) < len(requested.number):
-        found += _base_rows(files, requested, set(requested.number.values()) - set(changed), columns)
+        parts += _base_rows(files, requested, set(requested.number.values()) - set(changed), columns)
     schema = pa.schema([store.schema.field(name) for name in columns])
-    table = pa.concat_tables([schema.empty_table(), *(part.rows.cast(schema) for part in found)])
-    order = np.argsort([number for part in found for number in part.numbers], kind="stable").astype(np.int64)
+    table = pa.concat_tables([schema.empty_table(), *(part.rows.cast(schema) for part in parts)])
+    order = np.argsort([number for part in parts for number in part.numbers], kind="stable").astype(np.int64)
     return table.take(pa.array(order)).combine_chunks()
 
 
@@ -218,16 +211,13 @@ def _change_path(file: DataFile) -> str:
     return f"{CHANGES}/{file.path}"
 
 
-# ---- changes -----------------------------------------------------------------------------------------------------
-
-
 def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, KeyChange]:
     """Return the last change above the watermark of each requested key; with `raw`, tombstones are ignored."""
-    found: dict[int, KeyChange] = {}
+    last: dict[int, KeyChange] = {}
 
     def note(number: int, change: KeyChange) -> None:
         if change.sequence > files.snapshot.watermark:
-            _note_last(found, number, change)
+            _note_last(last, number, change)
 
     unfolded = files.snapshot.unfolded
     small = [file for file in unfolded if file.rows <= LISTED_ROWS]
@@ -240,7 +230,7 @@ def _last_changes(files: _Files, requested: KeySet, *, raw: bool) -> dict[int, K
             for number, change in _changes_of_keys(files, file, requested):
                 if change.is_upsert or not raw:
                     note(number, change)
-    return found
+    return last
 
 
 def _key_index(files: _Files, file: DataFile) -> KeyIndex:
@@ -284,7 +274,7 @@ def _changes_of_keys(files: _Files, file: DataFile, requested: KeySet) -> list[t
         return [(number, change) for (number, _), change in zip(hits, changes, strict=True)]
 
     parts = requested.groups(reader.footer(), set(requested.number.values()))
-    return [found for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for found in hits]
+    return [hit for hits in _each(search, parts, lambda part: reader.has_columns(part[0], names)) for hit in hits]
 
 
 def _changes(table: pa.Table, file: DataFile, group: int, rows: Iterable[int], *, keep: bool) -> list[KeyChange]:
@@ -317,9 +307,6 @@ def _change_rows(files: _Files, places: Mapping[int, RowLocation], columns: Sequ
     return _each(read, list(groups), lambda part: files.reader(part[0]).has_columns(part[1], columns))
 
 
-# ---- base --------------------------------------------------------------------------------------------------------
-
-
 def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Sequence[str]) -> list[FoundRows]:
     """Find keys in base, and read their rows."""
     readers = [files.reader(_base_path(file)) for file in files.snapshot.base.files]
@@ -343,8 +330,8 @@ def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Seq
         table = reader.rows(group, rows, columns, keep=fits and again, cached=keys)
         return FoundRows([number for _, number in hits], table)
 
-    found = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
-    return [part for part in found if part is not None]
+    rows_of_parts = _each(read, parts, lambda part: part[0].has_columns(part[1], columns))
+    return [part for part in rows_of_parts if part is not None]
 
 
 def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
@@ -361,9 +348,9 @@ def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, uniqu
         values = keys.column(name).combine_chunks()
         here = pc.equal(table.column(name), values[0]) if len(values) == 1 else pc.is_in(table.column(name), values)
         mask = here if mask is None else pc.and_(mask, here)
-    found = np.flatnonzero(np.asarray(mask))
-    values = plain_keys(table.take(pa.array(found)), requested.key) if len(found) else []
-    hits = zip((requested.number.get(value, -1) for value in values), found.tolist(), strict=True)
+    positions = np.flatnonzero(np.asarray(mask))
+    values = plain_keys(table.take(pa.array(positions)), requested.key) if len(positions) else []
+    hits = zip((requested.number.get(value, -1) for value in values), positions.tolist(), strict=True)
     searched = set(numbers)  # the columns of two keys can make up a third one that was requested, too
     return [(number, row) for number, row in hits if number in searched]
 
@@ -377,9 +364,6 @@ def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
     return places
 
 
-# ---- both --------------------------------------------------------------------------------------------------------
-
-
 def _each(work: Callable[[T], U], parts: Sequence[T], is_cached: Callable[[T], bool]) -> list[U]:
     """Apply `work` to all parts. Use a few threads if more than one part has to be read from disk."""
     if len(parts) > 1 and sum(not is_cached(part) for part in parts) > 1:
@@ -389,10 +373,7 @@ def _each(work: Callable[[T], U], parts: Sequence[T], is_cached: Callable[[T], b
 
 
 def plain_keys(table: pa.Table, key: Iterable[str]) -> list[Hashable]:
-    """Return keys as values that compare and hash.
-
-    Times and dates become numbers, because Python cannot hold all of them.
-    """
+    """Return keys as values that compare and hash. Times and dates become numbers: Python cannot hold all of them."""
     columns = [_plain(table.column(name)) for name in key]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of
+from siltstone.dataset.read.arrow_view import FILE, ROW, base_places, has_key_of, latest_changes
 from siltstone.dataset.read.spark_frames import LISTED_FILES, arrow_frame, by_hash, scan
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CHANGE_FILES: Final = 128
-"""Largest number of change files in the scan.
-
-More are read once, as Arrow, because every query would open each of them.
-"""
+"""Most change files in the scan. More are read once, as Arrow, because every query would open each of them."""
 LOOKED_UP_KEYS: Final = 200
 """Largest number of new keys that are looked up one by one. More are joined with base's keys."""
 MASK_ROWS_BITS: Final = 6
@@ -61,7 +58,7 @@ def can_hide(store: Store, snapshot: Snapshot) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class HiddenRows:
     """Positions of hidden rows, as masks that the executors cache until `close`.
 
     A position is a file, identified by its size, and a run of 64 rows in it. Where two files have the same size, a mask
@@ -80,15 +77,14 @@ class Hidden:
             self.masks.unpersist()
 
 
-def hidden_rows(
-    spark: "SparkSession", store: Store, snapshot: Snapshot, latest: pa.Table, *, before: object, raw: bool
-) -> Hidden:
+def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, before: object, raw: bool) -> HiddenRows:
     """Find all rows that the last changes hide: base rows with a changed key, change rows that are not last.
 
     Masks found `before` over the same base are reused. Only keys that are new since are searched.
     """
+    latest = latest_changes(store, snapshot, raw=raw, places=True)
     keys = latest.select(list(store.spec.key))
-    previous = before if isinstance(before, Hidden) else None
+    previous = before if isinstance(before, HiddenRows) else None
     new, masks = keys, _MASKS.empty_table()
     if previous is not None and (previous.base_version, previous.raw) == (snapshot.base.version, raw):
         since = keys.filter(pc.invert(has_key_of(keys, previous.keys, store.spec.key)))
@@ -97,33 +93,29 @@ def hidden_rows(
             new, masks = since, previous.base_masks
     try:
         if new.num_rows > LOOKED_UP_KEYS:
-            found = _joined(spark, store, snapshot.base.files, new)
+            new_masks = _joined(spark, store, snapshot.base.files, new)
         else:
             files = snapshot.base.files if new.num_rows else ()
-            found = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
+            new_masks = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
     except OverflowError:  # a date that Python cannot hold
-        found = _joined(spark, store, snapshot.base.files, new)
-    masks = _united(masks, found)
+        new_masks = _joined(spark, store, snapshot.base.files, new)
+    masks = _united(masks, new_masks)
     every = _shared_names(
         pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)
     )
-    return Hidden(
-        base_version=snapshot.base.version,
-        raw=raw,
-        keys=keys,
-        base_masks=masks,
-        masks=arrow_frame(spark, every).persist(),
-    )
+    persisted = arrow_frame(spark, every).persist()
+    return HiddenRows(base_version=snapshot.base.version, raw=raw, keys=keys, base_masks=masks, masks=persisted)
 
 
-def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: Hidden) -> "DataFrame":
+def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidden: HiddenRows) -> "DataFrame":
     """Return the rows of base and change files that are not hidden."""
     from pyspark.sql import functions as F
 
     paths = [store.base.path / file.path for file in snapshot.base.files]
     paths += [store.changes.path / file.path for file in snapshot.unfolded]
+    place, bit, file_name = _position()
     every = scan(spark, store, store.schema, paths).select(
-        "*", _place().alias("_here"), _bit().alias("_bit"), _name().alias("_file")
+        "*", place.alias("_here"), bit.alias("_bit"), file_name.alias("_file")
     )
     name = F.col(_NAME)
     gone = (
@@ -134,22 +126,18 @@ def visible_frame(spark: "SparkSession", store: Store, snapshot: Snapshot, hidde
     return every.join(F.broadcast(hidden.masks), gone, "left_anti").select(*store.schema.names)
 
 
-# ---- finding -----------------------------------------------------------------------------------------------------
-
-
 def _joined(spark: "SparkSession", store: Store, files: Sequence[DataFile], keys: pa.Table) -> pa.Table:
     """Find keys in base files with Spark. Only positions leave Spark."""
     from pyspark.sql import functions as F
 
     changed, same = by_hash(arrow_frame(spark, keys), store.spec.key)
     base = scan(spark, store, store.schema, [store.base.path / file.path for file in files])
-    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit())
-    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), _name()).alias(_NAME)
-    found = base.select(*store.spec.key, _place(), name, bit.alias(_MASK)).join(F.broadcast(changed), same)
-    masks = found.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
-    by_size = {
-        file.size_bytes: _file_name(file) for file in files
-    }  # names are long, so Spark sends only those that differ
+    place, bit, file_name = _position()
+    mask = F.call_function("shiftleft", F.lit(1).cast("long"), bit).alias(_MASK)
+    name = F.when(F.col("_metadata.file_size").isin(_shared_sizes(files)), file_name).alias(_NAME)
+    changed_rows = base.select(*store.spec.key, place.alias(_PLACE), name, mask).join(F.broadcast(changed), same)
+    masks = changed_rows.groupBy(_PLACE, _NAME).agg(F.bit_or(_MASK).alias(_MASK)).toArrow().cast(_MASKS)
+    by_size = {file.size_bytes: _file_name(file) for file in files}  # Spark sends only the long names that differ
     sizes = (masks.column(_PLACE).to_numpy() >> FILE_MASKS_BITS).tolist()
     names = pc.coalesce(masks.column(_NAME), pa.array([by_size[size] for size in sizes], pa.string()))
     return masks.set_column(1, _NAME, names)
@@ -160,10 +148,8 @@ def _outdated(files: Sequence[DataFile], latest: pa.Table) -> pa.Table:
     last = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
     numbers, rows = (last.column(name).to_numpy() for name in (FILE, ROW))
 
-    def hidden(number: int, file: DataFile) -> Numbers:
-        return np.setdiff1d(np.arange(file.rows), rows[numbers == number])
-
-    return _mask_table((file, *_masks(hidden(number, file))) for number, file in enumerate(files))
+    outdated = (np.setdiff1d(np.arange(file.rows), rows[numbers == at]) for at, file in enumerate(files))
+    return _mask_table((file, *_masks(positions)) for file, positions in zip(files, outdated, strict=True))
 
 
 def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
@@ -174,20 +160,17 @@ def _masks(rows: Numbers) -> tuple[Numbers, Numbers]:
     return runs, masks.view(np.int64)
 
 
-def _mask_table(found: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
+def _mask_table(runs_of_files: Iterable[tuple[DataFile, Numbers, Numbers]]) -> pa.Table:
     tables = [
-        pa.table(
-            [(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks],
-            schema=_MASKS,
-        )
-        for file, runs, masks in found
+        pa.table([(file.size_bytes << FILE_MASKS_BITS) + runs, [_file_name(file)] * len(runs), masks], schema=_MASKS)
+        for file, runs, masks in runs_of_files
     ]
     return pa.concat_tables([_MASKS.empty_table(), *tables])
 
 
-def _united(masks: pa.Table, found: pa.Table) -> pa.Table:
+def _united(masks: pa.Table, new_masks: pa.Table) -> pa.Table:
     """Merge two sets of masks: masks of one position become one."""
-    table = pa.concat_tables([masks, found]).combine_chunks()
+    table = pa.concat_tables([masks, new_masks]).combine_chunks()
     if not table.num_rows:
         return table
     places = table.column(_PLACE).to_numpy()
@@ -217,24 +200,10 @@ def _file_name(file: DataFile) -> str:
     return file.path.rsplit("/", 1)[-1]
 
 
-# ---- columns of the scan -----------------------------------------------------------------------------------------
-
-
-def _place() -> "Column":
-    """The number of a row's run of 64 rows, unique over files of different sizes."""
+def _position() -> "tuple[Column, Column, Column]":
+    """Return a row's run of 64 rows, unique over files of different sizes; its bit in that run; and its file's name."""
     from pyspark.sql import functions as F
 
-    run = F.shiftright(F.col("_metadata.row_index"), MASK_ROWS_BITS)
-    return (F.shiftleft(F.col("_metadata.file_size"), FILE_MASKS_BITS) + run).alias(_PLACE)
-
-
-def _bit() -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.col("_metadata.row_index").bitwiseAND(_MASK_ROWS - 1).cast("int")
-
-
-def _name() -> "Column":
-    from pyspark.sql import functions as F
-
-    return F.col("_metadata.file_name").alias(_NAME)
+    row = F.col("_metadata.row_index")
+    place = F.shiftleft(F.col("_metadata.file_size"), FILE_MASKS_BITS) + F.shiftright(row, MASK_ROWS_BITS)
+    return place, row.bitwiseAND(_MASK_ROWS - 1).cast("int"), F.col("_metadata.file_name")

@@ -16,29 +16,17 @@ T = TypeVar("T")
 
 
 def python_columns(rows: pa.Table | pa.RecordBatch) -> list[list[Any]]:
-    """Return the values of each column.
-
-    Raises:
-        InvalidRequest: a date or a time is outside of the years that Python has.
-    """
+    """Return the values of each column (see `in_python`)."""
     return in_python(rows, lambda: [column.to_pylist() for column in rows.columns])
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return each row as a dict.
-
-    Raises:
-        InvalidRequest: a date or a time is outside of the years that Python has.
-    """
+    """Return each row as a dict (see `in_python`)."""
     return in_python(rows, rows.to_pylist)
 
 
 def in_python(rows: pa.Table | pa.RecordBatch, convert: Callable[[], T]) -> T:
-    """Convert rows, and name the column whose dates or times Python cannot hold.
-
-    Raises:
-        InvalidRequest: there is such a column.
-    """
+    """Convert rows; raise InvalidRequest that names a column whose dates or times Python cannot hold."""
     try:
         return convert()
     except (OverflowError, ValueError) as error:

@@ -22,11 +22,8 @@ def with_snapshot(
 ) -> T:
     """Call `use` with a snapshot; if a file that it needs is gone, take a new snapshot and call it again.
 
-    `current` returns the store with the current columns. Nothing is guessed if files are missing.
-
-    Raises:
-        Corruption: a live file is missing.
-        Unavailable: files were removed during every try.
+    `current` returns the store with the current columns. Nothing is guessed if files are missing: Corruption names a
+    lost live file, Unavailable means that files were removed during every try.
     """
     failure: Exception | None = None
     for _ in range(SNAPSHOT_TRIES):
@@ -37,10 +34,8 @@ def with_snapshot(
             failure = error
         except Exception as error:
             # `spark_errors` imports PySpark, so only errors of these packages reach it.
-            is_spark_error = type(error).__module__.startswith(("pyspark", "py4j")) and isinstance(
-                error, spark_errors()
-            )
-            if not is_spark_error or not is_missing_file(error):
+            may_be_spark = type(error).__module__.startswith(("pyspark", "py4j"))
+            if not (may_be_spark and isinstance(error, spark_errors()) and is_missing_file(error)):
                 raise
             failure = error
     raise files_vanished(current()) from failure

@@ -51,9 +51,7 @@ def arrow_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
     Chunks are combined first, because PySpark 4.2 loses every row that comes after an empty chunk.
     """
     ddl = spark_schema(table.schema)
-    return (
-        spark.createDataFrame(table.combine_chunks(), schema=ddl) if table.num_rows else spark.createDataFrame([], ddl)
-    )
+    return spark.createDataFrame(table.combine_chunks() if table.num_rows else [], ddl)
 
 
 def scan(spark: "SparkSession", store: Store, schema: pa.Schema, paths: Sequence[Path]) -> "DataFrame":
@@ -100,13 +98,8 @@ def changes_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "D
     names = spark.createDataFrame(
         [(file.path.rsplit("/", 1)[-1], sequence_of(file)) for file in files], f"_name string, {SEQ} long"
     )
-    sequence = F.coalesce(F.col(ROW_SEQ), F.col(SEQ))
-    return (
-        rows.join(F.broadcast(names), "_name")
-        .withColumn(SEQ, sequence)
-        .drop("_name", ROW_SEQ)
-        .where(F.col(SEQ) > snapshot.watermark)
-    )
+    rows = rows.join(F.broadcast(names), "_name").withColumn(SEQ, F.coalesce(F.col(ROW_SEQ), F.col(SEQ)))
+    return rows.drop("_name", ROW_SEQ).where(F.col(SEQ) > snapshot.watermark)
 
 
 def latest_of(changes: "DataFrame", key: Sequence[str]) -> "DataFrame":
@@ -134,10 +127,7 @@ def by_hash(changed: "DataFrame", key: Sequence[str]) -> "tuple[DataFrame, Colum
 
 
 def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
-    """Choose the join of changed keys and base.
-
-    A small set is broadcast to every task, a large one never passes the driver.
-    """
+    """Choose the join of changed keys and base: a small set is broadcast, a large one never passes the driver."""
     from pyspark.sql import functions as F
 
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")

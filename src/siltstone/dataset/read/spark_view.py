@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
+from siltstone.dataset.read.arrow_view import latest_changes
 from siltstone.dataset.read.position_masks import can_hide, hidden_rows, visible_frame
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, join_side, latest_of
 from siltstone.dataset.snapshot import Snapshot
@@ -42,9 +42,8 @@ def merged_frame(
 ) -> "DataFrame":
     """Return the merged view; with `raw`, tombstones are not applied.
 
-    Positions are not searched for a view that is read `once`.
-    The overlay of a small set of changes is cached with the store until the dataset changes. So a second read of the
-    same state does not compute it again.
+    Positions are not searched for a view that is read `once`. The overlay of a small set of changes is cached with the
+    store until the dataset changes.
     """
     if not snapshot.unfolded:
         return base_frame(spark, store, snapshot)
@@ -57,9 +56,7 @@ def merged_frame(
         hidden = store.frames.get(
             ("positions", *state),
             spark,
-            lambda before: hidden_rows(
-                spark, store, snapshot, _latest(store, snapshot, raw=raw), before=before, raw=raw
-            ),
+            lambda before: hidden_rows(spark, store, snapshot, before=before, raw=raw),
         )
         return visible_frame(spark, store, snapshot, hidden)
     else:
@@ -69,22 +66,11 @@ def merged_frame(
     return unchanged.unionByName(over.upserts)
 
 
-def _latest(store: Store, snapshot: Snapshot, *, raw: bool, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the last change of each key, with its location."""
-    rows = unfolded_rows(store, snapshot, columns=[*store.spec.key, *columns, OP], places=True)
-    if raw:
-        rows = rows.filter(pc.not_equal(rows.column(OP), Op.TOMBSTONE.value))
-    return latest_per_key(rows, store.spec.key)
-
-
 def _overlay_in_memory(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
-    latest = _latest(store, snapshot, raw=raw, columns=store.schema.names)
+    latest = latest_changes(store, snapshot, raw=raw, columns=store.schema.names)
     upserts = latest.filter(pc.equal(latest.column(OP), Op.UPSERT.value))
-    return Overlay(
-        arrow_frame(spark, latest.select(list(store.spec.key))),
-        arrow_frame(spark, upserts.select(store.schema.names)),
-        True,  # noqa: FBT003
-    )
+    keys, rows = latest.select(list(store.spec.key)), upserts.select(store.schema.names)
+    return Overlay(arrow_frame(spark, keys), arrow_frame(spark, rows), small=True)
 
 
 def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> Overlay:
@@ -95,7 +81,7 @@ def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *
         changes = changes.where(F.col(OP) != Op.TOMBSTONE.value)
     latest = latest_of(changes, store.spec.key)
     upserts = latest.where(F.col(OP) == Op.UPSERT.value).select(*store.schema.names)
-    return Overlay(latest.select(*store.spec.key), upserts, False)  # noqa: FBT003
+    return Overlay(latest.select(*store.spec.key), upserts, small=False)
 
 
 def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: pa.Schema) -> "DataFrame":

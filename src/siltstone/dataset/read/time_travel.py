@@ -22,7 +22,8 @@ used.
 """
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,20 +68,24 @@ class _OutOfReach(Exception):  # noqa: N818
 def snapshot_at(store: Store, at: object) -> Snapshot:
     """Return the snapshot of an earlier point: a sequence, or a time (see the module's header); None: the current one.
 
-    Raises:
-        InvalidRequest: it is neither, or a time in the future.
-        NotFound: the point never existed, or is no longer retained; the message lists what can be read.
-        Gone: the dataset was dropped.
+    NotFound lists what can be read, if the point never existed or is no longer retained.
     """
     if at is None:
         return store.snapshot()
     point = as_point(at)
+
+    def read() -> Snapshot:
+        past = Past(store)
+        return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
+
+    return with_log(store, read)
+
+
+def with_log(store: Store, read: Callable[[], Snapshot]) -> Snapshot:
+    """Call `read` again while a log is cleaned during the read."""
     for _ in range(LOG_READ_TRIES):
-        try:
-            past = Past(store)
-            return past.at_sequence(point) if isinstance(point, int) else past.at_time(point)
-        except (FileNotFoundError, LogChanged):
-            continue
+        with suppress(FileNotFoundError, LogChanged):
+            return read()
     raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
 
 
@@ -93,13 +98,7 @@ class Past:
     """The earlier states of one dataset that its logs retain. `changes` is read before `base`, as by every reader."""
 
     def __init__(self, store: Store) -> None:
-        """Read both logs.
-
-        Raises:
-            FileNotFoundError: a log was cleaned during the read; read it again.
-            LogChanged: the same.
-            Gone: the dataset was dropped.
-        """
+        """Read both logs; FileNotFoundError or LogChanged: one was cleaned during the read, so read it again."""
         self._store = store
         self._now = store.snapshot()
         self._changes = _moments(store.changes, APP_SEQ, APP_PRUNE)
@@ -122,7 +121,7 @@ class Past:
         if moment > self._store.clock.now():
             raise InvalidRequest(f"Dataset {self._store.name}: {_point_text(moment)} has not come yet.")
         limit_ms = epoch_ms(moment)
-        changes = [found for found in self._changes if found.at_ms <= limit_ms]
+        changes = [version for version in self._changes if version.at_ms <= limit_ms]
         base = self._base_until(limit_ms)
         try:
             sequence = _number(changes[-1], APP_SEQ) if changes else self._folded_at(limit_ms)
@@ -135,8 +134,8 @@ class Past:
 
         The changes of the oldest retained version are not known, so it counts as such a version.
         """
-        for number, found in enumerate(self._base):
-            if found.at_ms > limit_ms and (found.content_changed or not number):
+        for number, version in enumerate(self._base):
+            if version.at_ms > limit_ms and (version.content_changed or not number):
                 return self._base[:number]
         return self._base
 
@@ -145,8 +144,8 @@ class Past:
 
         It is out of reach if a change may have been committed between the last fold before it and that time.
         """
-        folds = [found for found, _ in self._steps()]
-        untils = [found.changed_ms[0] if found.changed_ms else None for found in folds[1:]]
+        folds = [version for version, _ in self._steps()]
+        untils = [version.changed_ms[0] if version.changed_ms else None for version in folds[1:]]
         candidates = [
             (_number(fold, APP_FOLD), until)
             for (fold, since), until in zip(self._steps(), [*untils, self._next_change_ms(folds[-1])], strict=True)
@@ -159,18 +158,15 @@ class Past:
     def _steps(self) -> Iterator[tuple[Moment, int | None]]:
         """Yield the first version of each watermark, with the latest time of its changes; None if that is not known."""
         latest_ms, before = 0, -1
-        for found in self._base:
-            if (watermark := _number(found, APP_FOLD)) == before:
+        for version in self._base:
+            if (watermark := _number(version, APP_FOLD)) == before:
                 continue
             before = watermark
-            latest_ms = max(latest_ms, *(found.changed_ms or (0,)))
-            yield found, latest_ms if found.changed_ms or not found.version else None
+            latest_ms = max(latest_ms, *(version.changed_ms or (0,)))
+            yield version, latest_ms if version.changed_ms or not version.version else None
 
     def _next_change_ms(self, fold: Moment) -> int | None:
-        """Return the time of the first change after the newest fold.
-
-        The log of `changes` begins after the requested time.
-        """
+        """Return the time of the first change after the newest fold; `changes` begins after the requested time."""
         watermark, oldest = _number(fold, APP_FOLD), self._changes[0]
         if _number(oldest, APP_SEQ) <= watermark:
             return oldest.at_ms
@@ -179,7 +175,7 @@ class Past:
 
     def _state(self, sequence: int, versions: Sequence[Moment]) -> Snapshot:
         """Build the state after a sequence, from one of these versions of base."""
-        fitting = [found for found in versions if _number(found, APP_FOLD) <= sequence]
+        fitting = [version for version in versions if _number(version, APP_FOLD) <= sequence]
         if not fitting:
             raise _OutOfReach
         base = self._open(self._store.base, fitting[-1].version, APP_FOLD, APP_EPOCH)
@@ -193,35 +189,33 @@ class Past:
         """Return `changes` with exactly the files of (above..sequence]."""
         if sequence == above:
             return replace(self._now.changes, files=(), transactions={APP_SEQ: sequence})
-        found = next((moment for moment in self._changes if _number(moment, APP_SEQ) >= sequence), None)
-        if found is None or _number(found, APP_PRUNE) > above:
+        oldest = next((moment for moment in self._changes if _number(moment, APP_SEQ) >= sequence), None)
+        if oldest is None or _number(oldest, APP_PRUNE) > above:
             raise _OutOfReach
-        pinned = self._open(self._store.changes, found.version)
+        pinned = self._open(self._store.changes, oldest.version)
         files = tuple(file for file in pinned.files if above < sequence_of(file) <= sequence)
         if sequence not in {sequence_of(file) for file in files}:
             raise _OutOfReach  # it is inside a squashed file
         return replace(pinned, files=files, transactions={APP_SEQ: sequence})
 
     def _open(self, table: Table, version: int, *apps: str) -> TableVersion:
-        place = (table.path.name, version)
-        if place not in self._opened:
-            self._opened[place] = table.at(version, *apps)
-        return self._opened[place]
-
-    # ---- readable points -----------------------------------------------------------------------------------------
+        key = (table.path.name, version)
+        if key not in self._opened:
+            self._opened[key] = table.at(version, *apps)
+        return self._opened[key]
 
     def not_retained(self, point: Point) -> NotFound:
         """Return the error that lists what can be read instead."""
         name, times = self._store.name, ""
         if not isinstance(point, int):
             oldest, limit_ms = (self._changes[0], self._base[0]), epoch_ms(point)
-            if any(found.version == 0 and found.at_ms > limit_ms for found in oldest):
+            if any(version.version == 0 and version.at_ms > limit_ms for version in oldest):
                 return NotFound(f"Dataset {name} was not there yet at {_point_text(point)}.")
-            first_ms = max(found.at_ms for found in oldest)
+            first_ms = max(version.at_ms for version in oldest)
             first_time = datetime.datetime.fromtimestamp(first_ms / 1000, datetime.UTC)
             times = f", times from {_point_text(first_time)} on"
         first = max(0, self._now.sequence - NAMED_POINTS)
-        folds = sorted({_number(found, APP_FOLD) for found in self._base})[-NAMED_FOLDS:]
+        folds = sorted({_number(version, APP_FOLD) for version in self._base})[-NAMED_FOLDS:]
         newest = sorted({*folds, *range(first, self._now.sequence + 1)})
         readable = [sequence for sequence in newest if self._is_readable(sequence)]
         return NotFound(
@@ -260,8 +254,8 @@ def _moments(table: Table, *apps: str) -> Sequence[Moment]:
     return moments
 
 
-def _number(found: Moment, app: str) -> int:
-    return found.transactions.get(app, 0)
+def _number(moment: Moment, app: str) -> int:
+    return moment.transactions.get(app, 0)
 
 
 def _point_text(point: Point) -> str:
@@ -274,12 +268,12 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 3, 4, 5, 9])
     '0, 3 to 5, 9'
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    texts = [str(low) if low == high else f"{low} to {high}" for low, high in found]
+            ranges.append([number, number])
+    texts = [str(low) if low == high else f"{low} to {high}" for low, high in ranges]
     named = texts if len(texts) <= NAMED_RANGES else [texts[0], "...", *texts[-NAMED_RANGES:]]
     return ", ".join(named) or "none"

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final
 
 from siltstone.clock import Clock
@@ -40,11 +39,7 @@ class Limits:
     size_bytes: int
 
     def check(self, dataset: str) -> None:
-        """Validate the limits: others would never flush, or always.
-
-        Raises:
-            InvalidRequest: a limit is not a positive number.
-        """
+        """Raise InvalidRequest for a limit that is not a positive number: it would never flush, or always."""
         limits: dict[str, object] = {"rows": self.rows, "seconds": self.seconds, "bytes": self.size_bytes}
         for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < threading.TIMEOUT_MAX:
@@ -134,12 +129,8 @@ class Producer:
     def __enter__(self) -> "Producer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ---- writing -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Flush parcels that have waited too long, until the producer is closed."""
@@ -189,9 +180,7 @@ def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
     start = 0
     for parcel in taken:
         count = len(parcel.rows)
-        parcel_refused = tuple(
-            replace(found, row=found.row - start) for found in refused if start <= found.row < start + count
-        )
+        parcel_refused = tuple(replace(r, row=r.row - start) for r in refused if start <= r.row < start + count)
         refused = refused[len(parcel_refused) :]  # refused rows are in order
         written = count - len(parcel_refused)
         start += count

@@ -16,7 +16,6 @@ import json
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -26,8 +25,7 @@ from siltstone.dataset.read.arrow_view import read_file
 from siltstone.dataset.snapshot import sequence_of
 from siltstone.dataset.store import Store
 from siltstone.dataset.table_invariants import check_pruned, check_watermark
-from siltstone.dataset.write.idempotency_marks import ACK as _ACK
-from siltstone.dataset.write.idempotency_marks import loaded_marks
+from siltstone.dataset.write.idempotency_marks import ACK, loaded_marks
 from siltstone.dataset.write.row_conversion import change_rows, file_parts
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.delta.layout import DATA
@@ -96,8 +94,7 @@ class ChangeWriter:
     ) -> Ack:
         """Stage each part of one batch as a file, and commit the files with one sequence; return when they are durable.
 
-        Raises:
-            ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
+        ChangedMeanwhile: a key of the batch was changed above the sequence `planned_at`; nothing was written.
         """
         number = check_producer(producer, sequence)
         self.store.changes.check_there()  # a dropped dataset is Gone before a file is written
@@ -195,7 +192,7 @@ class ChangeWriter:
 
     def _discard(self, batch: Batch) -> None:
         for file in batch.files:
-            Path(self.store.changes.path / file.path).unlink(missing_ok=True)
+            (self.store.changes.path / file.path).unlink(missing_ok=True)
 
     def _commit(self, batches: Sequence[Batch]) -> list[Ack | InvalidRequest]:
         acks: list[Ack | InvalidRequest] = []
@@ -230,18 +227,18 @@ class ChangeWriter:
         """
         if (parent.transaction(APP_PRUNE) or 0) > planned_at:
             return True
-        key = list(self.store.spec.key)
         newer = [*(file for file in parent.files() if sequence_of(file) > planned_at), *before]
         if not newer:
             return False
-        changed, own = (self._keys(files, key) for files in (newer, batch.files))
-        return bool(own.join(changed, key, join_type="left semi").num_rows)
+        key, folder = list(self.store.spec.key), self.store.changes.path
+        schema = pa.schema([self.store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
 
-    def _keys(self, files: Sequence[DataFile], key: list[str]) -> pa.Table:
-        key_schema = pa.schema([self.store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
-        folder, verify = self.store.changes.path, self.store.settings.verify_checksums
-        tables = [read_file(folder / file.path, key_schema, key, verify=verify) for file in files]
-        return pa.concat_tables(tables).combine_chunks()
+        def keys(files: Sequence[DataFile]) -> pa.Table:
+            verify = self.store.settings.verify_checksums
+            tables = [read_file(folder / file.path, schema, key, verify=verify) for file in files]
+            return pa.concat_tables(tables).combine_chunks()
+
+        return bool(keys(batch.files).join(keys(newer), key, join_type="left semi").num_rows)
 
     def _build_commit(
         self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]
@@ -269,7 +266,7 @@ class ChangeWriter:
             if batch.producer is not None:
                 last = transactions.get(app, parent.transaction(app))
                 if last == batch.producer_sequence:
-                    first = transactions.get(app + _ACK, parent.transaction(app + _ACK))
+                    first = transactions.get(app + ACK, parent.transaction(app + ACK))
                     acks.append(Ack(sequence=first, rows=batch.rows, applied=False))
                     continue
                 if last is not None and batch.producer_sequence != last + 1:
@@ -278,7 +275,7 @@ class ChangeWriter:
             if batch.files:  # every sequence has a file: a missing file is a lost one
                 sequence += 1
             if batch.producer is not None:
-                transactions |= {app: batch.producer_sequence, app + _ACK: sequence}
+                transactions |= {app: batch.producer_sequence, app + ACK: sequence}
             transactions |= dict.fromkeys(batch.loaded, sequence)
             adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
             tombstones += batch.tombstones
@@ -297,9 +294,8 @@ class ChangeWriter:
         """Return the error for a producer's sequence that is neither its last nor its next."""
         number = batch.producer_sequence
         why = "is older: whether it was ever written is not known" if number < last else f"leaves a gap after {last}"
-        following = (
-            f"Send {last + 1} next" if last < MAX_SEQUENCE else "There is no next sequence: choose another producer"
-        )
+        is_last = last == MAX_SEQUENCE
+        following = "There is no next sequence: choose another producer" if is_last else f"Send {last + 1} next"
         return InvalidRequest(
             f"Dataset {self.store.name}: sequence {number} of producer {batch.producer!r} {why}. The last one that was written "
             f"is {last}. Nothing was written. {following}, or repeat {last} for its first acknowledgement."
@@ -311,15 +307,11 @@ _CHANGED: Final = Ack(sequence=None, rows=0, applied=False)
 
 
 def check_producer(producer: str | None, sequence: int | None) -> int | None:
-    """Require producer and sequence together; return the sequence, if given, in the log's range.
-
-    Raises:
-        InvalidRequest: only one of the two was given, or one is out of range.
-    """
+    """Require producer and sequence together, both in range; return the sequence as an int."""
     if (producer is None) != (sequence is None):
         raise InvalidRequest("An idempotent write needs both a producer and its sequence.")
-    if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(_ACK)):
-        raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {_ACK!r}.")
+    if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(ACK)):
+        raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {ACK!r}.")
     if producer is not None and not producer.isprintable():
         raise InvalidRequest("A producer must not have characters that cannot be printed.")
     if sequence is None:

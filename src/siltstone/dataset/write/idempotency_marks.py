@@ -30,24 +30,21 @@ def loaded_marks(table: Table) -> set[str]:
 
 
 def forget_oldest(table: Table, *, most: int) -> int:
-    """Forget the oldest marks of a table that has more than `most`; return the number of forgotten producers and files.
-
-    A crash leaves all of them or the commit.
-    """
-    found = table.marks(APP_PRODUCER, APP_LOADED)
-    oldest = _oldest(found, most=most)
+    """Forget the oldest marks beyond `most`; return how many. A crash leaves all of them, or the commit."""
+    marks = table.marks(APP_PRODUCER, APP_LOADED)
+    oldest = _oldest(marks, most=most)
     if not oldest:
         return 0
-    forgotten = {app: found[app] for mark in oldest for app in (mark, mark + ACK) if app in found}
+    forgotten = {app: marks[app] for mark in oldest for app in (mark, mark + ACK) if app in marks}
     version = table.version()
     commit = Commit(kind=CommitKind.FORGET, plan_version=version, forgets=forgotten, depends=frozenset(forgotten))
-    if table.marks(APP_PRODUCER, APP_LOADED) != found:  # one moved before the plan's version
+    if table.marks(APP_PRODUCER, APP_LOADED) != marks:  # one moved before the plan's version
         raise Conflict(f"{table.label}: a producer wrote while the oldest marks were chosen; none was forgotten.")
     table.commit(lambda _: commit)
     return len(oldest)
 
 
-def _oldest(found: Mapping[str, int], *, most: int) -> list[str]:
+def _oldest(marks: Mapping[str, int], *, most: int) -> list[str]:
     """Choose the marks that are beyond the limit, the lowest sequence first.
 
     >>> _oldest({"producer/a": 9, "producer/a/ack": 3, "loaded/x": 1, "loaded/y": 2}, most=2)
@@ -55,7 +52,7 @@ def _oldest(found: Mapping[str, int], *, most: int) -> list[str]:
     >>> _oldest({"loaded/x": 1, "loaded/y": 2}, most=2)
     []
     """
-    sequences = {app: found.get(app + ACK, number) for app, number in found.items() if not app.endswith(ACK)}
+    sequences = {app: marks.get(app + ACK, number) for app, number in marks.items() if not app.endswith(ACK)}
     if len(sequences) <= most:
         return []
     ordered = sorted(sequences, key=lambda app: (sequences[app], app))

@@ -13,9 +13,6 @@ def key_table(keys: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str)
     """Return keys in the dataset's types, one row for each.
 
     Keys are a list of key values, or of tuples or dicts of a composite key; or an Arrow table or a pandas frame.
-
-    Raises:
-        InvalidRequest: a key has the wrong number of values, or a value does not fit its column.
     """
     key_schema = pa.schema([schema.field(name) for name in key])
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):

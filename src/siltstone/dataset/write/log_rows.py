@@ -5,6 +5,7 @@ A bad row rejects the batch, or, if the caller requests it, only itself.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -56,25 +57,16 @@ def append_ack(ack: Ack, refused: tuple[RefusedRow, ...] = ()) -> AppendAck:
 
 
 def event_table(rows: Any, schema: pa.Schema, spec: Spec, *, dataset: str) -> pa.Table:  # noqa: ANN401
-    """Return rows to append as an Arrow table with exactly the schema's columns.
-
-    Raises:
-        InvalidRequest: a row does not fit; the message names it.
-    """
+    """Return rows to append as an Arrow table with exactly the schema's columns; a BadRow names a row that misfits."""
     table = to_table(rows, schema, dataset=dataset)
     for name in spec.partition_by:
         if pa.types.is_string(schema.field(name).type):
             row = pc.index(table.column(name), "").as_py()
             if row >= 0:
-                what, why = (
-                    f"partition column {name!r} is empty text",
-                    "readers take that for null. Leave it out, or name it.",
-                )
+                what = f"partition column {name!r} is empty text"
+                why = "readers take that for null. Leave it out, or name it."
                 raise BadRow(f"Dataset {dataset}: {what} in row {row}; {why}", detail=f"{what}; {why}")
     return table
-
-
-# ---- row by row --------------------------------------------------------------------------------------------------
 
 
 def good_rows(
@@ -86,23 +78,29 @@ def good_rows(
 ) -> tuple[pa.Table | None, tuple[RefusedRow, ...]]:
     """Return the good rows, and the bad ones with reasons. The rows are halved until each bad row is isolated.
 
-    Raises:
-        InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
+    InvalidRequest: the value is not a collection of rows, or more than `at_most` rows are bad.
     """
     batch = [rows] if isinstance(rows, Mapping) else rows
     good: list[pa.Table] = []
     refused: list[RefusedRow] = []
 
     def convert(first: int, count: int) -> None:
+        if isinstance(batch, pa.Table | pa.RecordBatch):
+            part = batch.slice(first, count)
+        else:
+            part = getattr(batch, "iloc", batch)[first : first + count]
         try:
-            good.append(make(_slice(batch, first, count)))
+            good.append(make(part))
         except InvalidRequest as error:
             if count <= 1:
                 # Checked alone, the row's number in the message would be 0.
                 reason = error.detail if isinstance(error, BadRow) else str(error)
                 refused.append(RefusedRow(row=first, reason=reason))
                 if at_most is not None and len(refused) > at_most:
-                    raise TooManyRefused(refused[0]) from error
+                    raise InvalidRequest(
+                        f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {refused[0].row}: "
+                        f"{refused[0].reason} Nothing was written."
+                    ) from error
                 return
             convert(first, count // 2)
             convert(first + count // 2, count - count // 2)
@@ -110,41 +108,14 @@ def good_rows(
     can_slice = isinstance(batch, pa.Table | pa.RecordBatch | list | tuple) or hasattr(batch, "iloc")
     if not can_slice or not len(batch):
         return make(batch), ()
-    try:
-        convert(0, len(batch))
-    except TooManyRefused as many:
-        raise InvalidRequest(
-            f"Dataset {dataset}: more than {at_most} rows are bad, the first is row {many.example.row}: "
-            f"{many.example.reason} Nothing was written."
-        ) from many
+    convert(0, len(batch))
     return pa.concat_tables(good) if good else None, tuple(refused)
-
-
-class TooManyRefused(Exception):  # noqa: N818
-    """More rows are bad than the limit allows to name."""
-
-    def __init__(self, example: RefusedRow) -> None:
-        """Store one of them for the message."""
-        super().__init__(example)
-        self.example = example
-
-
-def _slice(rows: Any, first: int, count: int) -> Any:  # noqa: ANN401
-    if isinstance(rows, pa.Table | pa.RecordBatch):
-        return rows.slice(first, count)
-    return rows.iloc[first : first + count] if hasattr(rows, "iloc") else rows[first : first + count]
-
-
-# ---- tombstones --------------------------------------------------------------------------------------------------
 
 
 def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return the tombstones, one row each: the subject columns, null where a column is not named.
 
     The values are those of the one subject column, or dicts that name one or more subject columns.
-
-    Raises:
-        InvalidRequest: there is no subject column, or a value does not fit.
     """
     if not subject:
         raise InvalidRequest(
@@ -156,9 +127,7 @@ def tombstone_table(values: Any, schema: pa.Schema, subject: Sequence[str], *, d
     elif not isinstance(values, pa.Table) and not hasattr(values, "iloc"):
         raise InvalidRequest(f"Dataset {dataset}: pass the values as a list, not as {type(values).__name__}.")
     table = to_table(values, subject_schema, dataset=dataset, any_year=True)
-    named = pa.chunked_array([pa.repeat(False, table.num_rows)])  # noqa: FBT003
-    for name in subject:
-        named = pc.or_(named, table.column(name).is_valid())
+    named = reduce(pc.or_, (table.column(name).is_valid() for name in subject))
     row = pc.index(named, value=False).as_py()
     if row >= 0:
         raise InvalidRequest(f"Dataset {dataset}: tombstone {row} names no value of {', '.join(subject)}.")

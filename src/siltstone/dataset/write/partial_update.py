@@ -67,13 +67,7 @@ def update_rows(
     producer: str | None,
     sequence: int | None,
 ) -> Ack:
-    """Update rows; see the header. `current` returns the writer for the dataset's current columns.
-
-    Raises:
-        InvalidRequest: the rows or an option do not fit. Nothing is written.
-        NotFound: a key has no row. Nothing is written.
-        Conflict: other writers changed the rows until the time limit. Nothing is written.
-    """
+    """Update rows; see the header and `Dataset.update`. `current` returns the writer for the current columns."""
     if missing not in tuple(Missing):
         raise InvalidRequest(f"missing is one of {', '.join(Missing)}, not {missing!r}.")
     writer = current()
@@ -84,12 +78,12 @@ def update_rows(
         update = _checked_rows(rows, store.schema, key, dataset=name)
         check_key_count(store, update.keys.num_rows)
         with suppress(ChangedMeanwhile), _update_lock(store):
-            planned_at, found = current_rows(store, lambda: current().store, update.keys, columns=store.schema.names)
+            planned_at, old = current_rows(store, lambda: current().store, update.keys, columns=store.schema.names)
             if current().store is not store:  # a column was added since: rows without it would erase its values
                 raise ChangedMeanwhile
             if missing == Missing.ERROR:
-                _check_all_exist(update, found, key, dataset=name)
-            table = to_table(_merged(update, found, store.schema, key), store.schema, dataset=name)
+                _check_all_exist(update, old, key, dataset=name)
+            table = to_table(_merged(update, old, store.schema, key), store.schema, dataset=name)
             return writer.write_rows(table, Op.UPSERT, producer=producer, sequence=sequence, planned_at=planned_at)
         if clock.monotonic_seconds() > deadline:
             raise Conflict(f"Dataset {name}: other writers keep changing these rows. Nothing was written. Try again.")
@@ -120,7 +114,7 @@ def _checked_rows(rows: Any, schema: pa.Schema, key: Sequence[str], *, dataset: 
         for name in table.column_names
     }
     keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).select(list(key))
-    return UpdateRows(table=table, named=named, keys=keys, key_of=_places(table, keys, key))
+    return UpdateRows(table=table, named=named, keys=keys, key_of=_key_indexes(table, keys, key))
 
 
 def _names(rows: Any, *, is_dicts: bool) -> set[str] | None:  # noqa: ANN401
@@ -135,14 +129,13 @@ def _names(rows: Any, *, is_dicts: bool) -> set[str] | None:  # noqa: ANN401
 
 def _merged(update: UpdateRows, current: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """Return whole rows, one for each key: the last given value of each column, else the current one, else null."""
-    at = _places(update.keys, current, key)
-    columns = []
-    for field in schema:
-        if field.name in key:
-            columns.append(update.keys.column(field.name))
-            continue
-        columns.append(_merged_column(update, field.name, current.column(field.name), at))
-    return pa.table(dict(zip(schema.names, columns, strict=True)))
+    at = _key_indexes(update.keys, current, key)
+    return pa.table(
+        {
+            name: update.keys.column(name) if name in key else _merged_column(update, name, current.column(name), at)
+            for name in schema.names
+        }
+    )
 
 
 def _merged_column(update: UpdateRows, name: str, old: pa.ChunkedArray, at: Numbers) -> pa.ChunkedArray:
@@ -155,15 +148,15 @@ def _merged_column(update: UpdateRows, name: str, old: pa.ChunkedArray, at: Numb
         np.maximum.at(last, update.key_of[numbers], numbers)
     rows = pa.chunked_array([*new.chunks, *old.chunks, pa.nulls(1, old.type)], old.type)
     nothing = len(new) + len(old)
-    places = np.where(last >= 0, last, np.where(at >= 0, len(new) + at, nothing))
-    return rows.take(pa.array(places, pa.int64()))
+    chosen = np.where(last >= 0, last, np.where(at >= 0, len(new) + at, nothing))
+    return rows.take(pa.array(chosen, pa.int64()))
 
 
 def _check_all_exist(update: UpdateRows, current: pa.Table, key: Sequence[str], *, dataset: str) -> None:
     """Reject keys without a row; the message names the first."""
     if current.num_rows == update.keys.num_rows:
         return
-    absent = np.flatnonzero(_places(update.keys, current, key) < 0)
+    absent = np.flatnonzero(_key_indexes(update.keys, current, key) < 0)
     first = update.keys.slice(int(absent[0]), 1).to_pylist()[0]
     raise NotFound(
         f"Dataset {dataset}: {len(absent)} of {update.keys.num_rows} keys have no row, the first is "
@@ -172,15 +165,15 @@ def _check_all_exist(update: UpdateRows, current: pa.Table, key: Sequence[str], 
     )
 
 
-def _places(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
+def _key_indexes(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
     """Return for each row the index of its key in a table that has each key once; -1 if it is missing."""
     names = list(key)
-    found = np.full(rows.num_rows, -1, np.int64)
+    indexes = np.full(rows.num_rows, -1, np.int64)
     left = rows.select(names).append_column(_ROW, pa.arange(0, rows.num_rows))
     right = among.select(names).append_column(_AT, pa.arange(0, among.num_rows))
     joined = left.join(right, keys=names, join_type="inner")
-    found[joined.column(_ROW).to_numpy()] = joined.column(_AT).to_numpy()
-    return found
+    indexes[joined.column(_ROW).to_numpy()] = joined.column(_AT).to_numpy()
+    return indexes
 
 
 @contextmanager
@@ -190,10 +183,10 @@ def _update_lock(store: Store) -> Iterator[None]:
     It is the commit lock of base. Writers of `changes` do not acquire it, and a fold waits for it at most one second.
     """
     try:
-        turn = CommitLock(store.base.path, clock=store.clock)
+        lock = CommitLock(store.base.path, clock=store.clock)
     except OSError as error:
         raise Unavailable(
             f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."
         ) from error
-    with Uninterrupted(), turn:
+    with Uninterrupted(), lock:
         yield

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.dataset.schema_compat import fits, refuse_unknown
+from siltstone.dataset.schema_compat import all_fit, fits, refuse_unknown
 from siltstone.errors import InvalidRequest, one_line
-from siltstone.model.columns import Op
+from siltstone.model.columns import ACTOR, BATCH_ID, OP, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.schema import MAX_KEY_BYTES, a_type, type_name
 from siltstone.spark_tasks.values import MISFITS, accepted, inner_arrays, outside_years, reader, shown
 
@@ -38,14 +38,15 @@ def _bad_rows_error(dataset: str, detail: str) -> BadRow:
     return BadRow(f"Dataset {dataset}: {detail}", detail=detail)
 
 
+def _bad_row_error(dataset: str, row: int, what: str, rule: str = "") -> BadRow:
+    return BadRow(f"Dataset {dataset}: {what} in row {row}.{rule}", detail=f"{what}.")
+
+
 def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = False) -> pa.Table:  # noqa: ANN401
-    """Return the rows as an Arrow table with exactly the schema's columns.
+    """Return the rows as an Arrow table with exactly the schema's columns; InvalidRequest names what does not fit.
 
     Missing columns become null where they may. Values are cast only without loss. Dates and times are in the years 1
     to 9999. Keys may have `any_year`, so that rows of earlier versions can be found and hidden.
-
-    Raises:
-        InvalidRequest: unknown or missing columns, or a value that does not fit.
     """
     try:
         source = _as_arrow(rows, schema, dataset)
@@ -61,16 +62,14 @@ def to_table(rows: Any, schema: pa.Schema, *, dataset: str, any_year: bool = Fal
     for field, column in zip(schema, table.columns, strict=True):
         if not field.nullable and column.null_count:
             row = pc.index(column.is_null(), value=True).as_py()
-            what = f"column {field.name!r} must not be null, but is"
-            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+            raise _bad_row_error(dataset, row, f"column {field.name!r} must not be null, but is")
         if not any_year and outside_years(column):
             row = _first_row(column, outside_years)
-            what = f"column {field.name!r} has a time that is not in the years 1 to 9999"
-            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+            raise _bad_row_error(dataset, row, f"column {field.name!r} has a time that is not in the years 1 to 9999")
         if has_repeated_keys(column):
             row = _first_row(column, has_repeated_keys)
-            what = f"column {field.name!r} has a map with a key twice"
-            raise BadRow(f"Dataset {dataset}: {what} in row {row}. Each key may be there once.", detail=f"{what}.")
+            rule = " Each key may be there once."
+            raise _bad_row_error(dataset, row, f"column {field.name!r} has a map with a key twice", rule)
     return table
 
 
@@ -129,17 +128,11 @@ def _array(values: list[Any], field: pa.Field, dataset: str) -> pa.Array:
     try:
         return pa.array([read(value) for value in values], field.type)
     except MISFITS as error:
-        raise _value_error(values, field, dataset, error) from error
-
-
-def _value_error(values: Sequence[Any], field: pa.Field, dataset: str, error: Exception) -> InvalidRequest:
-    read = reader(field.type)
-    for row, value in enumerate(values):
-        try:
-            pa.array([read(value)], field.type)
-        except MISFITS:
-            return _bad_value_error(row, shown(value), field, dataset)
-    return _bad_rows_error(dataset, f"column {field.name!r} does not fit {type_name(field.type)}: {error}")
+        row = next((row for row, value in enumerate(values) if not all_fit([value], field.type)), None)
+        if row is None:
+            what = f"column {field.name!r} does not fit {type_name(field.type)}: {error}"
+            raise _bad_rows_error(dataset, what) from error
+        raise _bad_value_error(row, shown(values[row]), field, dataset) from error
 
 
 def _bad_value_error(row: int, value: str, field: pa.Field, dataset: str) -> InvalidRequest:
@@ -154,37 +147,32 @@ def _convert_column(column: pa.ChunkedArray | None, field: pa.Field, dataset: st
         return pa.chunked_array([pa.nulls(rows, field.type)])
     if column.type == field.type:
         return column
+    difference = f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
     if pa.types.is_nested(column.type) and pa.types.is_nested(field.type) and not fits(column.type, field.type):
-        return _convert_nested(column, field, dataset)
+        return _convert_nested(column, field, dataset, difference)
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         if (column.type.tz is None) != (field.type.tz is None):
-            raise _bad_rows_error(
-                dataset,
-                f"column {field.name!r} is {a_type(field.type)}; the given times "
-                f"{'have no' if column.type.tz is None else 'have a'} time zone.",
-            )
+            zone = "have no" if column.type.tz is None else "have a"
+            what = f"column {field.name!r} is {a_type(field.type)}; the given times {zone} time zone."
+            raise _bad_rows_error(dataset, what)
     elif _loses_meaning(column.type, field.type):
-        raise _bad_rows_error(
-            dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
-        )
+        raise _bad_rows_error(dataset, difference)
     try:
         return _cast(_in_castable_chunks(column), field.type)
     except MISFITS as error:
         if not len(column):
-            raise _bad_rows_error(
-                dataset, f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}."
-            ) from error
+            raise _bad_rows_error(dataset, difference) from error
         row = _first_row(column, lambda part: not _can_cast(part, field.type))
         raise _bad_value_error(row, _shown(column[row]), field, dataset) from error
 
 
-def _convert_nested(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
+def _convert_nested(column: pa.ChunkedArray, field: pa.Field, dataset: str, difference: str) -> pa.ChunkedArray:
     """Return a nested column, read value by value in the dataset's type."""
     if _has_struct_for_map(column.type, field.type):
         raise _bad_rows_error(
             dataset,
-            f"column {field.name!r} is {a_type(field.type)}, the given column is {column.type}. A struct has "
-            "every field in every row, so it does not say which keys a row has. Give a map, or lists of [key, value] pairs.",
+            f"{difference} A struct has every field in every row, so it does not say which keys a row has. "
+            "Give a map, or lists of [key, value] pairs.",
         )
     try:
         values = column.to_pylist()
@@ -220,10 +208,10 @@ def _shown(value: pa.Scalar) -> str:
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Cast a column if nothing is lost. Arrow would turn values beyond a 4-byte float into infinity."""
-    found = column.cast(kind, safe=True)
-    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column.cast(pa.float64())))).as_py():
+    cast = column.cast(kind, safe=True)
+    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(cast), pc.is_finite(column.cast(pa.float64())))).as_py():
         raise OverflowError(kind)
-    return found
+    return cast
 
 
 def _can_cast(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
@@ -275,10 +263,7 @@ def _in_castable_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether Arrow would turn values of one kind into another kind.
-
-    Text is not a number, a number not a time, a time not a date, and a float not an exact decimal.
-    """
+    """True if Arrow would turn a kind into another: text to number, number to time, time to date, float to decimal."""
     if pa.types.is_null(source):
         return False
     if pa.types.is_dictionary(source):
@@ -296,28 +281,19 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_batch(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
-    """Reject a batch without rows, or with null or oversized keys.
-
-    Raises:
-        InvalidRequest: it is such a batch.
-    """
+    """Reject a batch without rows, or with null or oversized keys."""
     if not table.num_rows:
         raise InvalidRequest(f"Dataset {dataset}: the batch is empty; nothing was written.")
     check_keys(table, key, dataset=dataset)
 
 
 def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
-    """Reject null and oversized keys.
-
-    Raises:
-        InvalidRequest: a key column has a null or a value longer than 1 KB.
-    """
+    """Reject keys that are null or longer than 1 KB."""
     for name in key:
         column = table.column(name)
         if column.null_count:
             row = pc.index(column.is_null(), value=True).as_py()
-            what = f"key column {name!r} is missing or null"
-            raise BadRow(f"Dataset {dataset}: {what} in row {row}.", detail=f"{what}.")
+            raise _bad_row_error(dataset, row, f"key column {name!r} is missing or null")
         if pa.types.is_string(column.type):
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > MAX_KEY_BYTES:
@@ -327,10 +303,7 @@ def check_keys(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:
 
 
 def file_parts(table: pa.Table, *, max_rows: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows in parts for one file each, with the position of each part's first row in the batch.
-
-    A part has at most `max_rows` rows, and about `MAX_FILE_BYTES` bytes at most.
-    """
+    """Yield parts of at most `max_rows` rows and about `MAX_FILE_BYTES`, each with the position of its first row."""
     by_size = table.num_rows * MAX_FILE_BYTES // max(1, table.nbytes)
     step = max(1, min(max_rows, by_size))
     for first in range(0, table.num_rows, step):
@@ -348,19 +321,16 @@ def change_rows(
     actor: str | None = None,
     reason: str | None = None,
 ) -> pa.Table:
-    """Return the rows in the form of a change file. Columns that a tombstone does not carry are null.
-
-    `first_position` is the position of the first row in its batch.
-    """
+    """Return rows in the form of a change file, from a position in their batch on. A tombstone's other columns are null."""
     rows = table.num_rows
     ours: dict[str, Any] = {
-        "_op": pa.repeat(pa.scalar(op.value), rows),
-        "_pos": pa.arange(first_position, first_position + rows),
-        "_row_seq": pa.nulls(rows, pa.int64()),
-        "_batch_id": pa.repeat(pa.scalar(batch_id), rows),
-        "_written_at": pa.repeat(pa.scalar(written_at, pa.timestamp("us", tz="UTC")), rows),
-        "_actor": pa.repeat(pa.scalar(actor, pa.string()), rows),
-        "_reason": pa.repeat(pa.scalar(reason, pa.string()), rows),
+        OP: pa.repeat(pa.scalar(op.value), rows),
+        POS: pa.arange(first_position, first_position + rows),
+        ROW_SEQ: pa.nulls(rows, pa.int64()),
+        BATCH_ID: pa.repeat(pa.scalar(batch_id), rows),
+        WRITTEN_AT: pa.repeat(pa.scalar(written_at, pa.timestamp("us", tz="UTC")), rows),
+        ACTOR: pa.repeat(pa.scalar(actor, pa.string()), rows),
+        REASON: pa.repeat(pa.scalar(reason, pa.string()), rows),
     }
     have = dict(zip(table.column_names, table.columns, strict=True)) | ours
     arrays = [have[f.name] if f.name in have else pa.nulls(rows, f.type) for f in schema]

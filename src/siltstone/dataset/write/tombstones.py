@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from siltstone.model.reports import Ack, AuditRecord, TombstoneAck
 from siltstone.model.spec import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneRequest:
     """The arguments of `Dataset.tombstone` besides the keys or the condition."""
 
@@ -50,16 +50,12 @@ def write_tombstones(
     matched = None
     with suppress(Corruption, Unavailable):  # rows can be hidden without the count
         matched = _count_hidden(spec, current, table)
-    ack = writer.write_rows(table, Op.TOMBSTONE, **request.__dict__)
+    ack = writer.write_rows(table, Op.TOMBSTONE, **asdict(request))
     return _tombstone_ack(ack, matched)
 
 
 def write_matching(store: Store, attempt: Callable[[], Ack]) -> TombstoneAck:
-    """Hide the rows that match a condition. Repeat the attempt if one of them was changed: it may no longer match.
-
-    Raises:
-        Conflict: rows were changed during every attempt; nothing was hidden.
-    """
+    """Hide the rows that match a condition. Repeat the attempt if one of them was changed: it may no longer match."""
     for _ in range(SNAPSHOT_TRIES):
         with suppress(ChangedMeanwhile):
             ack = attempt()
