@@ -38,9 +38,6 @@ A small correction must not repeat a run.
 """
 
 
-# ---- tasks -------------------------------------------------------------------------------------------------------
-
-
 def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
     """Return the cron of each task of a lake; None means that the task runs only when it is triggered.
 
@@ -120,9 +117,6 @@ def _cron(settings: Settings, name: str) -> str | None:
     except InvalidRequest as error:
         raise InvalidRequest(f"Setting '{name}_cron': {error}") from error
     return text
-
-
-# ---- due tasks -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

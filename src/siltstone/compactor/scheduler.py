@@ -110,8 +110,6 @@ class Scheduler:
         self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
         self._trouble: str | None = None
 
-    # ---- control -------------------------------------------------------------------------------------------------
-
     def trigger(self, names: Iterable[str] | None = None) -> int:
         """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
 
@@ -206,8 +204,6 @@ class Scheduler:
             return SchedulerState.STANDING_BY
         return SchedulerState.PAUSED if self._paused else SchedulerState.WAITING
 
-    # ---- the thread ----------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Tick on a thread until `stop`.
 
@@ -252,8 +248,6 @@ class Scheduler:
         with self._changed:
             self._standby_reason = "it was stopped"
             self._changed.notify_all()
-
-    # ---- one tick ------------------------------------------------------------------------------------------------
 
     def tick(self) -> Cycle | None:
         """Check the lease and the clock once, and run the due tasks. Return the cycle if one ran."""
@@ -375,8 +369,6 @@ class Scheduler:
         self._history.append(cycle)
         self._changed.notify_all()
 
-    # ---- the lease -----------------------------------------------------------------------------------------------
-
     def _held_lease(self) -> Lease | None:
         """Return the lease if this process holds or can acquire it. Otherwise return None and set `_standby_reason`."""
         with self._leasing:
@@ -412,8 +404,6 @@ class Scheduler:
             return None
         self._lease = lease.keep()
         return lease
-
-    # ---- helpers -------------------------------------------------------------------------------------------------
 
     def _timing(self, name: str, anchor: datetime.datetime) -> Timing:
         jitter = self._clock.jitter() * self._settings.schedule_jitter_seconds

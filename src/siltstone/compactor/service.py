@@ -120,8 +120,6 @@ class CompactorService:
         self._closing = threading.Event()
         self._monitor: threading.Thread | None = None
 
-    # ---- start and stop ------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Run until `stop`, on separate threads."""
         self._apply_pause()
@@ -171,8 +169,6 @@ class CompactorService:
         """Wait `seconds`, or until another process requests a stop (`silt compactor stop`). Return true if one did."""
         return self._stop_requested.wait(seconds)
 
-    # ---- control -------------------------------------------------------------------------------------------------
-
     def trigger(self, names: Sequence[str] | None = None) -> int:
         """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
 
@@ -215,8 +211,6 @@ class CompactorService:
     def history(self) -> tuple[Cycle, ...]:
         """Return the last cycles of this compactor, oldest first."""
         return self._scheduler.history()
-
-    # ---- tasks ---------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> dict[str, str | None]:
         crons = schedule(self._settings, of_datasets=self._maintenance.dataset_tiers())
@@ -280,8 +274,6 @@ class CompactorService:
             for name in result.tasks
         }
         self._files.ended(summary, settled=settled)
-
-    # ---- state files ---------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         while not self._closing.is_set():

@@ -67,8 +67,6 @@ class MaintenanceService:
         """Return the names of all datasets."""
         return [str(row.name) for row in self._registry.all()]
 
-    # ---- planning ------------------------------------------------------------------------------------------------
-
     def plan(self, selection: Selection, *, cycle: int | None = None) -> Plan:
         """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""
         coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
@@ -116,8 +114,6 @@ class MaintenanceService:
             with suppress(SiltstoneError, LogChanged):
                 highest = max(highest, self.components.store(name).snapshot().epoch)
         return highest
-
-    # ---- running -------------------------------------------------------------------------------------------------
 
     def run_cycle(
         self,
@@ -268,8 +264,6 @@ class MaintenanceService:
             return self.settings.jobs
         has_session = self.components.context.session_given or bool(self.settings.spark_remote)
         return JobPlace.WORKER if continuous and not has_session else JobPlace.INLINE
-
-    # ---- journal and recovery ------------------------------------------------------------------------------------
 
     def recover(self, *, epoch: int | None = None) -> RecoveryReport:
         """Settle what crashed processes left; see `Lake.recover`. `epoch` is the epoch of this process's lease."""

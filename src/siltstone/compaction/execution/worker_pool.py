@@ -126,8 +126,6 @@ class WorkerPool:
         for worker in long:
             worker.close()
 
-    # ---- workers -------------------------------------------------------------------------------------------------
-
     def _take(self, job: Job) -> WorkerProcess:
         with self._mutex:
             idle = [worker for worker in self._idle if worker.alive()]
@@ -160,8 +158,6 @@ class WorkerPool:
             if not sound:
                 worker.kill()
             worker.close()
-
-    # ---- results ---------------------------------------------------------------------------------------------------
 
     def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
         """Check whether a lost worker has committed its job, and recover the dataset.

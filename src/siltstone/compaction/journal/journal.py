@@ -207,8 +207,6 @@ class Journal:
             if opened is not None:
                 opened.close()
 
-    # ---- queries -------------------------------------------------------------------------------------------------
-
     def next_cycle(self) -> int:
         """Return the number of the next cycle: one more than the highest number in the journal.
 
@@ -268,8 +266,6 @@ class Journal:
                 events[indexed.event.job_run_id or ""].append(indexed.event)
         records, _ = _read(events)
         return sorted(records, key=lambda record: order[record.job])
-
-    # ---- events of a cycle -----------------------------------------------------------------------------------------
 
     def on_event(self, event: CompactionEvent) -> None:
         """Write an event of a cycle."""
@@ -431,8 +427,6 @@ class Journal:
                 self._running = None
                 if running.liveness_lock is not None:
                     running.liveness_lock.close()
-
-    # ---- writing -------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         return epoch_ns(self._clock.now())

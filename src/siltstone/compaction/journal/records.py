@@ -118,9 +118,6 @@ class Owner:
     """Id of the owner's machine that survives a restart; empty if the system has none."""
 
 
-# ---- to events -----------------------------------------------------------------------------------------------------
-
-
 def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> str:
     """Return the inputs of a cycle as JSON: deciding settings, tiers, and the number of jobs of each lane."""
     lanes: dict[str, int] = {}
@@ -372,9 +369,6 @@ def safe_error(kind: str | None, text: str) -> str:
         return f"{kind}: {_QUOTED.sub('…', text)[:LONGEST_ERROR]}"
     classes = "".join(f" {name}" for name in dict.fromkeys(_ERROR_CLASS.findall(text)))
     return f"{kind or 'error'}{classes[:LONGEST_ERROR]}"
-
-
-# ---- from events -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,6 @@ class Recovery:
                 sweep_dead(folder)
         return report
 
-    # ---- cycles ----------------------------------------------------------------------------------------------------
-
     def _recover_cycle(self, cycle: OpenCycle, epoch: int | None) -> RecoveryReport:
         state = self._owners.state(cycle, epoch)
         if state is OwnerState.SUPERSEDED:
@@ -237,8 +235,6 @@ class Recovery:
             return self._registry.store(self._registry.find(DatasetName.parse(dataset)))
         except (NotFound, Gone):
             return None
-
-    # ---- datasets --------------------------------------------------------------------------------------------------
 
     def _recover_dataset(self, registration: Registration, *, sweep_all: bool) -> RecoveryReport:
         store = self._registry.store(registration)

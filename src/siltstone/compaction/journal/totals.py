@@ -191,9 +191,6 @@ def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
     return totals
 
 
-# ---- cache file ------------------------------------------------------------------------------------------------------
-
-
 def cache_path(log: EventLog) -> Path:
     """Return the path of the cache file with the totals of a journal."""
     return private_cache("eventlog") / f"{hashlib.sha256(log.uri.encode()).hexdigest()[:24]}.totals.json"

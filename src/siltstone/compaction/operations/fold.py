@@ -225,9 +225,6 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
         )
 
 
-# ---- the estimate ------------------------------------------------------------------------------------------------
-
-
 def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
     """Estimate the work of a fold from logs and footers alone. Spark is not used, and nothing is written."""
     touched: Sequence[DataFile] = snapshot.base.files if snapshot.unfolded else ()
@@ -274,9 +271,6 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
     if not all(found.known for found in ranges):
         return KeyRange()
     return KeyRange(min((r.low for r in ranges), default=None), max((r.high for r in ranges), default=None))
-
-
-# ---- the report --------------------------------------------------------------------------------------------------
 
 
 def empty_plan(snapshot: Snapshot) -> FoldPlan:

@@ -49,8 +49,6 @@ class ArrowMerge:
     def _is_upsert(self) -> Numbers:
         return np.asarray(pc.equal(self.changes.column(OP), Op.UPSERT.value).to_numpy(zero_copy_only=False))
 
-    # ---- key search --------------------------------------------------------------------------------------------------
-
     def counts(self) -> tuple[int, int, int]:
         """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
         upserts = int(self._is_upsert.sum())
@@ -99,8 +97,6 @@ class ArrowMerge:
     def _first_column(self) -> list[Any]:
         return list(self.changes.column(self._key[0]).to_pylist())
 
-    # ---- the rewrite -------------------------------------------------------------------------------------------
-
     def write(self, plan: FoldPlan, folder: str) -> list[str]:
         """Rewrite the touched files into the folder. Return the names of the valid files.
 
@@ -148,8 +144,6 @@ class ArrowMerge:
             changes=packed(self.changes.take(pa.array(numbers))),
             rows_per_file=max(1, -(-rows // count)),
         )
-
-    # ---- Spark's tasks -----------------------------------------------------------------------------------------
 
     def _run_tasks(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """Run `work` on the numbers below `count`, one number per task, and yield the small results."""

@@ -105,8 +105,6 @@ class LogFold:
         frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
         return with_period(frame, self.store)
 
-    # ---- the plan ----------------------------------------------------------------------------------------------
-
     def plan(self, *, epoch: int) -> FoldPlan:
         """Count the rows that the fold will write."""
         snapshot = self.snapshot
@@ -199,8 +197,6 @@ class LogFold:
             rows = without_hidden(rows, stone, frame, self.store)
         return rows
 
-    # ---- the rewrite -------------------------------------------------------------------------------------------
-
     @cached_property
     def _groups(self) -> list[Group]:
         """All groups that get rows. The number of a group is its index in this list."""
@@ -252,8 +248,6 @@ class LogFold:
         remaining = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
         return remaining.select(*self.store.base_schema.names, GROUP)
 
-    # ---- verification ------------------------------------------------------------------------------------------------
-
     def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Check that each group has the counted rows, and return the files for the commit.
 
@@ -278,9 +272,6 @@ class LogFold:
                 f"have written {expected[wrong]}; nothing was committed."
             )
         return tuple(files)
-
-
-# ---- which files ---------------------------------------------------------------------------------------------------
 
 
 def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:

@@ -41,9 +41,6 @@ def _candidate(table: TableState, kind: JobKind) -> JobSpec:
     return JobSpec(kind=kind, lane=str(kind), dataset=table.name)
 
 
-# ---- fold --------------------------------------------------------------------------------------------------------
-
-
 def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
     """Yield the fold of a dataset that has a backlog."""
     backlog = table.backlog
@@ -91,9 +88,6 @@ def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, s
     return "", ", ".join(
         text for _, threshold, text in triggers if threshold
     ) or "disabled: every threshold of a fold is 0"
-
-
-# ---- squash, and event logs ----------------------------------------------------------------------------------------
 
 
 def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[JobSpec]:
@@ -155,9 +149,6 @@ def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *
         waiting_since_ms=min((file.modified_ms for file in run), default=0),
         trigger=f"{len(run):,} small files",
     )
-
-
-# ---- cluster -------------------------------------------------------------------------------------------------------
 
 
 def clusterings(
@@ -243,9 +234,6 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
         chosen.append(file)
         size += file.size_bytes
     return chosen
-
-
-# ---- vacuum --------------------------------------------------------------------------------------------------------
 
 
 def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
