@@ -128,10 +128,9 @@ class WorkerPool:
 
     def _take(self, job: Job) -> WorkerProcess:
         with self._mutex:
-            idle = [worker for worker in self._idle if worker.alive()]
             dead = [worker for worker in self._idle if not worker.alive()]
-            self._idle = idle
-            worker = self._idle.pop() if idle else None
+            self._idle = [worker for worker in self._idle if worker not in dead]
+            worker = self._idle.pop() if self._idle else None
             if worker is not None:
                 self._at_work[job.id] = worker
         for ended in dead:
