@@ -44,10 +44,9 @@ class SystemTableRunner:
         table = open_table(self._layout.events, settings=self._settings, clock=self._clock)
         pinned = table.pin()
         planned = {file.path for file in job.spec.files}
-        taken = [file for file in pinned.files if file.path in planned]
+        live = [file for file in pinned.files if file.path in planned]
+        taken = live if len(live) == len(planned) else []
         written: list[DataFile] = []
-        if len(taken) < len(planned):
-            taken = []
         try:
             if taken:
                 written = squash_files(table, pinned.version, taken, liveness_folder=LIVENESS_FOLDER, clock=self._clock)
