@@ -71,7 +71,7 @@ class MaintenanceService:
         """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""
         coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
-        return self._plan(selection, cycle=number, unfinished=self.recovery.look().running)
+        return self._plan(selection, cycle=number, unfinished=self.recovery.unsettled().running)
 
     def _plan(self, selection: Selection, *, cycle: int, unfinished: Sequence[UnfinishedJob]) -> Plan:
         tiers = tiers_from_text(self.settings.tiers)  # refuse contradictory tiers, even in a lake without a log
@@ -272,7 +272,7 @@ class MaintenanceService:
 
     def unfinished_jobs(self) -> RecoveryReport:
         """Return the jobs that have not ended, and records that cannot be read. Nothing is changed."""
-        return self.recovery.look()
+        return self.recovery.unsettled()
 
     def history(self, limit: int = 20) -> list[CycleEntry]:
         """Return the last cycles that had jobs, newest first."""

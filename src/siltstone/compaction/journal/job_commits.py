@@ -63,7 +63,7 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
 
 
 def _is_of(name: str, job: str) -> bool:
-    """Return true if a commit belongs to a job, or to a part of it.
+    """True if a commit belongs to a job, or to a part of it.
 
     >>> _is_of("7-ab", "7-ab"), _is_of("7-ab.2", "7-ab"), _is_of("7-abc", "7-ab")
     (True, True, False)

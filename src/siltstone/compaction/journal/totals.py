@@ -41,8 +41,6 @@ from siltstone.host.user_cache import private_cache
 
 LAYOUT: Final = 3
 AT_ONCE: Final = 10_000
-
-
 _SUMMED: Final = tuple(number.name for number in fields(Done) if number.name != "waited_seconds")
 """Numbers of a job that are added up. Only the waiting time is a maximum."""
 
