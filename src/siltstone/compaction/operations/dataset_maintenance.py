@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from siltstone.compaction.operations.cluster import cluster, estimate, whole_base
 from siltstone.compaction.operations.commit import prune, raise_epoch
 from siltstone.compaction.operations.dataset_status import fold_estimate, status
-from siltstone.compaction.operations.fold import empty_plan, fold, report_of
-from siltstone.compaction.operations.fold_log import fold_log
+from siltstone.compaction.operations.fold import KeyedFold, empty_plan, fold, report_of
+from siltstone.compaction.operations.fold_log import LogFold
 from siltstone.compaction.operations.garbage_collection import (
     check_no_link,
     purge_files,
@@ -84,10 +84,7 @@ class DatasetMaintenance:
             interrupt_tag(session, tag)
 
     def recover(self, store: Store) -> int:
-        """Finish what a crash interrupted, prune what base holds, and sweep orphans.
-
-        Return the number of swept files.
-        """
+        """Finish what a crash interrupted, prune what base holds, sweep orphans. Return the number of swept files."""
         self.catch_up(store)
         return sweep_orphans(store)
 
@@ -137,8 +134,8 @@ class DatasetMaintenance:
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        fold_dataset = fold_log if store.spec.is_log else fold
-        return fold_dataset(self._spark(), store, epoch=epoch, job=job, until=until)
+        method = LogFold if store.spec.is_log else KeyedFold
+        return fold(self._spark(), store, method=method, epoch=epoch, job=job, until=until)
 
     def squash(
         self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
@@ -157,8 +154,7 @@ class DatasetMaintenance:
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
         """Sort the rows of every period of a log; default: by the dataset's own columns."""
         store = store.current()
-        jobs = whole_base(store, by=by)
-        return [cluster(self._spark(), store, job) for job in jobs]
+        return [cluster(self._spark(), store, job) for job in whole_base(store, by=by)]
 
     def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
         """Estimate what `cluster_all` would rewrite, without Spark."""

@@ -40,12 +40,8 @@ from siltstone.spark.output_files import attempt_folder, collect_files, discard,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 ARROW_CHANGES_BYTES: Final = 64 * 1024 * 1024
-"""Highest size in bytes of changes that are sent to the tasks.
-
-Larger changes use a shuffle; a message of Connect is limited, too.
-"""
+"""Highest size in bytes of changes that are sent to the tasks, because a message of Connect is limited, too."""
 
 
 class MergeMethod(Protocol):
@@ -69,54 +65,6 @@ class SnapshotFold(Protocol):
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write the files into the folder, and verify them."""
-
-
-def fold(
-    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
-) -> CompactReport:
-    """Fold all current changes of a keyed dataset, and prune them; see `fold_by`."""
-    return fold_by(
-        lambda snapshot: KeyedFold(spark=spark, store=store, snapshot=snapshot),
-        store,
-        epoch=epoch,
-        job=job,
-        until=until,
-    )
-
-
-def fold_by(
-    fold_of: Callable[[Snapshot], SnapshotFold], store: Store, *, epoch: int | None, job: str, until: int | None
-) -> CompactReport:
-    """Fold all current changes, and prune them. `epoch` raises the dataset's epoch with the commit.
-
-    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
-    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
-
-    Raises:
-        Conflict: another fold was first. Nothing was changed.
-        UnreadableFiles: change files, or files of base to rewrite, cannot be read. Nothing was changed.
-    """
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    if until is not None:
-        snapshot = snapshot.until(until)
-    if not snapshot.unfolded:
-        return report_of(store, empty_plan(snapshot), (), started)
-    check_schemas(store, snapshot)
-    with spark_failures(store, snapshot, changes=snapshot.unfolded):
-        work = fold_of(snapshot)
-        with disk_failures(store):
-            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
-        plan = replace(
-            planned,
-            job=job,
-            change_files=len(snapshot.unfolded),
-            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
-        )
-        reach("fold.after_plan")
-        append_missing(store, snapshot)
-        written, outputs = _write_and_commit(store, plan, lambda folder: work.written(plan, folder))
-    return report_of(store, plan, written, started, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +93,7 @@ class KeyedFold:
         """Count the rows that the fold will write."""
         snapshot, (method, matched) = self.snapshot, self._chosen
         change_rows, upserts, tombstones = method.counts()
-        replaced = sum(found.replaced for found in matched.values())
+        replaced = sum(counts.replaced for counts in matched.values())
         return replace(
             empty_plan(snapshot),
             epoch=epoch,
@@ -160,7 +108,7 @@ class KeyedFold:
             upserts=upserts,
             tombstones=tombstones,
             replaced=replaced,
-            dropped=sum(found.dropped for found in matched.values()),
+            dropped=sum(counts.dropped for counts in matched.values()),
             changed_ms=snapshot.changed_ms,
         )
 
@@ -192,17 +140,55 @@ def _arrow_merge(spark: "SparkSession", store: Store, snapshot: Snapshot) -> Arr
     )
 
 
-def _write_and_commit(
-    store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
-) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
-    """Write and verify the files of a folder with `write`, commit and prune.
+def fold(
+    spark: "SparkSession",
+    store: Store,
+    *,
+    method: Callable[..., SnapshotFold] = KeyedFold,
+    epoch: int | None = None,
+    job: str = "",
+    until: int | None = None,
+) -> CompactReport:
+    """Fold all current changes by a method, and prune them. `epoch` raises the dataset's epoch with the commit.
 
-    Delete the files if they are not committed.
+    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
+    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
+
+    Raises:
+        Conflict: another fold was first. Nothing was changed.
+        UnreadableFiles: change files, or files of base to rewrite, cannot be read. Nothing was changed.
     """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    if until is not None:
+        snapshot = snapshot.until(until)
+    if not snapshot.unfolded:
+        return report_of(store, empty_plan(snapshot), (), started)
+    check_schemas(store, snapshot)
+    with spark_failures(store, snapshot, changes=snapshot.unfolded):
+        work = method(spark=spark, store=store, snapshot=snapshot)
+        with disk_failures(store):
+            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
+        plan = replace(
+            planned,
+            job=job,
+            change_files=len(snapshot.unfolded),
+            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
+        )
+        reach("fold.after_plan")
+        append_missing(store, snapshot)
+        written, outputs = _write_and_commit(store, plan, work)
+    return report_of(store, plan, written, started, outputs)
+
+
+def _write_and_commit(
+    store: Store, plan: FoldPlan, work: SnapshotFold
+) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
+    """Write and verify the files, commit and prune. Delete the files if they are not committed."""
     with store.liveness_lock() as owner:
         folder = attempt_folder(owner.owner, 0)
         with discarding(store, owner.owner), disk_failures(store):
-            written = write(folder) if plan.expected_rows else ()
+            written = work.written(plan, folder) if plan.expected_rows else ()
             outputs = manifest(store.base.path, written)
         with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
             commit_fold(store, plan, written)
@@ -211,10 +197,7 @@ def _write_and_commit(
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
-    """Refuse change files with a column that base lacks, because a fold would lose the column.
-
-    Recovery finishes such an alteration.
-    """
+    """Refuse change files with a column that base lacks: a fold would lose it. Recovery finishes the alteration."""
     check_columns(store, snapshot)
     columns = set(snapshot.base.schema.names)
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in columns]
@@ -268,9 +251,9 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     ranges = key_ranges(metadata, store.spec.key[0])
-    if not all(found.known for found in ranges):
+    if not ranges or not all(group.known for group in ranges):
         return KeyRange()
-    return KeyRange(min((r.low for r in ranges), default=None), max((r.high for r in ranges), default=None))
+    return KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
 
 
 def empty_plan(snapshot: Snapshot) -> FoldPlan:

@@ -22,9 +22,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from siltstone.compaction.operations.fold import empty_plan, estimate_of, fold_by
+from siltstone.compaction.operations.fold import empty_plan, estimate_of
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, by_file_name
 from siltstone.dataset.load.partition_groups import (
     GROUP,
@@ -59,8 +58,8 @@ from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Corruption
 from siltstone.failpoints import reach
-from siltstone.model.files import DataFile, KeyRange, may_contain
-from siltstone.model.reports import CompactReport, FoldEstimate
+from siltstone.model.files import DataFile, may_contain
+from siltstone.model.reports import FoldEstimate
 from siltstone.model.spec import Survivor
 from siltstone.spark.output_files import house_settings
 
@@ -71,19 +70,6 @@ _NAME: Final = "_name"
 _ROWS: Final = "_rows"
 MANY_GROUPS: Final = 10_000
 """Highest number of groups in one fold that are sent to every task. More groups are joined by a shuffle."""
-
-
-def fold_log(
-    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
-) -> CompactReport:
-    """Fold all current changes of a log, and prune them; see `fold.fold_by`."""
-    return fold_by(
-        lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
-        store,
-        epoch=epoch,
-        job=job,
-        until=until,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +105,8 @@ class LogFold:
                 change_rows=self._change_rows(),
                 upserts=sum(self.appended.values()),
                 tombstones=tombstone_rows(self.store, snapshot).num_rows,
-                replaced=sum(found.replaced for found in dropped.values()),
-                dropped=sum(found.dropped for found in dropped.values()),
+                replaced=sum(counts.replaced for counts in dropped.values()),
+                dropped=sum(counts.dropped for counts in dropped.values()),
                 changed_ms=snapshot.changed_ms,
             )
 
@@ -292,16 +278,14 @@ def _may_hide(store: Store, file: DataFile, named: Sequence[tuple[str, list[Any]
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
-    return any(
-        values is None or may_contain(found, values) for name, values in named for found in _ranges(metadata, name)
-    )
-
-
-def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
     try:
-        return key_ranges(metadata, name)
+        return any(
+            values is None or may_contain(group, values)
+            for name, values in named
+            for group in key_ranges(metadata, name)
+        )
     except OverflowError:  # a date that Python cannot hold
-        return [KeyRange()]
+        return True
 
 
 def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:
