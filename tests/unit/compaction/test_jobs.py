@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -744,7 +745,7 @@ def test_a_worker_that_dies_while_it_is_taken_is_not_closed_under_its_job(lake: 
     pool = WorkerPool(
         lake.path, settings=lake.settings, clock=SystemClock(), operations=compactor_of(lake), store=stores_of(lake)
     )
-    worker = Dying()
-    idle_workers(pool).append(worker)  # type: ignore[arg-type]
-    assert taken_worker(pool, job(2)) is worker  # type: ignore[comparison-overlap]
+    worker: Any = Dying()
+    idle_workers(pool).append(worker)
+    assert taken_worker(pool, job(2)) is worker
     assert (worker.closed, idle_workers(pool)) == (False, []), "the job finds out that its worker has ended"

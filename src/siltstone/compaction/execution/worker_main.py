@@ -62,6 +62,7 @@ class WorkerContext:
 
     def __init__(self, lake: Path, settings: Settings) -> None:
         """Compose the components; nothing is opened yet."""
+        self.root = lake
         context = LakeContext(
             layout=Layout.at(lake),
             settings=replace(settings, lookup_cache_mb=0),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from siltstone.compaction.operations.cluster import cluster, estimate, whole_base
 from siltstone.compaction.operations.commit import prune, raise_epoch
 from siltstone.compaction.operations.dataset_status import fold_estimate, status
-from siltstone.compaction.operations.fold import KeyedFold, empty_plan, fold, report_of
+from siltstone.compaction.operations.fold import KeyedFold, fold, initial_plan, report_of
 from siltstone.compaction.operations.fold_log import LogFold
 from siltstone.compaction.operations.garbage_collection import (
     check_no_link,
@@ -130,7 +130,7 @@ class DatasetMaintenance:
         """Fold. Spark is not used if there is nothing to fold."""
         started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
         if not snapshot.unfolded:
-            return report_of(store, empty_plan(snapshot), (), started)
+            return report_of(store, initial_plan(snapshot), (), started)
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARROW_CHANGES_BYTES: Final = 64 * 1024 * 1024
-"""Highest size in bytes of changes that are sent to the tasks, because a message of Connect is limited, too."""
+"""Highest size in bytes of changes that are sent to the tasks: Connect limits messages. More use a shuffle."""
 
 
 class MergeMethod(Protocol):
@@ -60,7 +60,7 @@ class MergeMethod(Protocol):
 class SnapshotFold(Protocol):
     """The fold of one snapshot of a dataset."""
 
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Return the plan: the files to rewrite, and the exact row counts to expect."""
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
@@ -89,27 +89,24 @@ class KeyedFold:
     def _shuffle_merge(self) -> ShuffleMerge:
         return ShuffleMerge(spark=self.spark, store=self.store, snapshot=self.snapshot)
 
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Count the rows that the fold will write."""
         snapshot, (method, matched) = self.snapshot, self._chosen
         change_rows, upserts, tombstones = method.counts()
         replaced = sum(counts.replaced for counts in matched.values())
         return replace(
-            empty_plan(snapshot),
-            epoch=epoch,
+            initial_plan(snapshot),
             touched=touched_files(
                 snapshot.base.files,
                 matched,
                 new_rows=upserts - replaced,
                 target_bytes=self.store.settings.target_file_bytes,
             ),
-            batches=snapshot.sequence - snapshot.watermark,
             change_rows=change_rows,
             upserts=upserts,
             tombstones=tombstones,
             replaced=replaced,
             dropped=sum(counts.dropped for counts in matched.values()),
-            changed_ms=snapshot.changed_ms,
         )
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
@@ -163,18 +160,12 @@ def fold(
     if until is not None:
         snapshot = snapshot.until(until)
     if not snapshot.unfolded:
-        return report_of(store, empty_plan(snapshot), (), started)
+        return report_of(store, initial_plan(snapshot), (), started)
     check_schemas(store, snapshot)
     with spark_failures(store, snapshot, changes=snapshot.unfolded):
         work = method(spark=spark, store=store, snapshot=snapshot)
         with disk_failures(store):
-            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
-        plan = replace(
-            planned,
-            job=job,
-            change_files=len(snapshot.unfolded),
-            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
-        )
+            plan = replace(work.plan(), job=job, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
         append_missing(store, snapshot)
         written, outputs = _write_and_commit(store, plan, work)
@@ -256,8 +247,8 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
     return KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
 
 
-def empty_plan(snapshot: Snapshot) -> FoldPlan:
-    """Return the plan of a fold that has nothing to do."""
+def initial_plan(snapshot: Snapshot) -> FoldPlan:
+    """Return the plan before rows are counted. Without changes this is the plan of a fold that has nothing to do."""
     return FoldPlan(
         base_version=snapshot.base.version,
         watermark=snapshot.watermark,
@@ -265,6 +256,10 @@ def empty_plan(snapshot: Snapshot) -> FoldPlan:
         epoch=snapshot.epoch,
         base_rows=snapshot.base.rows,
         base_bytes=snapshot.base.size_bytes,
+        batches=snapshot.sequence - snapshot.watermark,
+        changed_ms=snapshot.changed_ms,
+        change_files=len(snapshot.unfolded),
+        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
     )
 
 

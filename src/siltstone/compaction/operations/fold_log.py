@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from siltstone.compaction.operations.fold import empty_plan, estimate_of
+from siltstone.compaction.operations.fold import estimate_of, initial_plan
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, by_file_name
 from siltstone.dataset.load.partition_groups import (
     GROUP,
@@ -91,23 +91,20 @@ class LogFold:
         frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
         return with_period(frame, self.store)
 
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Count the rows that the fold will write."""
         snapshot = self.snapshot
         with house_settings(self.spark):
             dropped = self.dropped
             files = sorted(snapshot.base.files, key=lambda file: file.path)
             return replace(
-                empty_plan(snapshot),
-                epoch=epoch,
+                initial_plan(snapshot),
                 touched=tuple(file for file in files if file.path in dropped),
-                batches=snapshot.sequence - snapshot.watermark,
                 change_rows=self._change_rows(),
                 upserts=sum(self.appended.values()),
                 tombstones=tombstone_rows(self.store, snapshot).num_rows,
                 replaced=sum(counts.replaced for counts in dropped.values()),
                 dropped=sum(counts.dropped for counts in dropped.values()),
-                changed_ms=snapshot.changed_ms,
             )
 
     def _change_rows(self) -> int:
