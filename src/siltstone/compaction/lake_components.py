@@ -76,7 +76,7 @@ class LakeComponents:
             settings=settings,
             clock=clock,
             after_commit=self._on_commit,
-            after_write=_ignore_write if on_write is None else on_write(self),
+            after_write=on_write(self) if on_write is not None else lambda _store, _version: None,
             reads=ReadCache(settings.lookup_cache_mb * BYTES_PER_MB),
             purge_listeners=self.purge_listeners,
         )
@@ -88,20 +88,22 @@ class LakeComponents:
 
         with self._mutex:
             if self._operations is None:
-                self._operations = DatasetMaintenance(spark=self.context.spark, leased=self._lease_epoch)
+                # a new reader for each epoch: a forked child may not share one
+                self._operations = DatasetMaintenance(
+                    spark=self.context.spark, leased=lambda: self._new_leases().epoch()
+                )
             return self._operations
-
-    def _lease_epoch(self) -> int:
-        """Return the epoch of the compactor's lease, by a new reader: a forked child may not share one."""
-        return Leases(self.context.layout, self.context.settings, self.context.clock).epoch()
 
     @property
     def leases(self) -> Leases:
         """The leases of the lake. All callers share one object, because it remembers the rows that it has watched."""
         with self._mutex:
             if self._leases is None:
-                self._leases = Leases(self.context.layout, self.context.settings, self.context.clock)
+                self._leases = self._new_leases()
             return self._leases
+
+    def _new_leases(self) -> Leases:
+        return Leases(self.context.layout, self.context.settings, self.context.clock)
 
     def store(self, name: str) -> Store:
         """Open the store of a dataset.
@@ -131,7 +133,3 @@ class LakeComponents:
     def _delete_marks(self, table: Table) -> None:
         with suppress(OSError, SiltstoneError, LogChanged):  # the next checkpoint tries again
             forget_oldest(table, most=self.context.settings.idempotence_marks)
-
-
-def _ignore_write(_store: Store, _version: int) -> None:
-    """The hook of a worker process, which squashes only as a job."""

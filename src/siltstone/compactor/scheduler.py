@@ -121,15 +121,7 @@ class Scheduler:
         self._trouble: str | None = None
 
     def trigger(self, names: Iterable[str] | None = None) -> int:
-        """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
-
-        The cycle begins after a scheduled cycle that is running.
-
-        Raises:
-            NotFound: there is no task of that name.
-            Conflict: another triggered cycle has not ended, or this compactor is on standby.
-            Unavailable: the compactor was stopped.
-        """
+        """Request a cycle of all tasks, or of the named ones, also while paused; see `CompactorService.trigger`."""
         tasks = self._selected(names)
         self._check_free()
         if self._held_lease() is None:
@@ -145,11 +137,7 @@ class Scheduler:
         return number
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
-        """Wait until a cycle has ended.
-
-        Raises:
-            Unavailable: the cycle did not end within that time, or the scheduler was stopped before the cycle began.
-        """
+        """Wait until a cycle has ended; see `CompactorService.wait`."""
 
         def ended() -> Cycle | None:
             return next((cycle for cycle in self._history if cycle.number == number), None)
@@ -276,10 +264,7 @@ class Scheduler:
             return None if begun is None else self._run(lease, now, *begun)
 
     def _stand_by(self, now: datetime.datetime) -> None:
-        """Move old anchors forward, because the lease holder runs the tasks.
-
-        Only tasks that it may have missed before a takeover stay due.
-        """
+        """Move old anchors forward: the lease holder runs these tasks. What it may have missed stays due."""
         anchor = now - datetime.timedelta(seconds=OVERLAP_LEASES * self._settings.lease_seconds)
         for name, timing in self._timings.items():
             if timing.anchor < anchor:

@@ -37,10 +37,7 @@ class TaskContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledTask:
-    """A function with a schedule.
-
-    Neighbouring tasks with the same function that are due together form one run, so that they are planned together.
-    """
+    """A function with a schedule. Due neighbours with the same function form one run and are planned together."""
 
     name: str
     run: "Callable[[TaskContext], CycleReport | None]"

@@ -41,10 +41,7 @@ from siltstone.model.tiers import Tier, tiers_from_text
 
 
 class MaintenanceService:
-    """Runs the compaction cycles of one lake.
-
-    Use one object per process, because it remembers the time of its last sweep.
-    """
+    """Runs the compaction cycles of one lake. Use one object per process, because it remembers its last sweep."""
 
     def __init__(self, components: LakeComponents) -> None:
         """Use these components. Nothing is read or written yet."""
@@ -57,10 +54,7 @@ class MaintenanceService:
         self._pool: WorkerPool | None = None
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Pass every event of later cycles to a subscriber, after the journal.
-
-        An error of the subscriber reaches the caller.
-        """
+        """Pass every event of later cycles to a subscriber, after the journal. Its errors reach the caller."""
         self._subscribers.append(subscriber)
 
     def names(self) -> list[str]:
@@ -219,14 +213,7 @@ class MaintenanceService:
         return report
 
     def _check_no_cycle_runs(self) -> None:
-        """Refuse a second cycle.
-
-        Two cycles that begin at the same moment are safe, because the commit check refuses the later jobs.
-
-        Raises:
-            Conflict: a live process runs a cycle.
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Refuse a second cycle. Two that begin together are safe: the commit check refuses the later jobs."""
         owners = OwnerLiveness(self._layout.work, clock=self.clock, holder=self._lease_holder)
         for cycle in self.journal.open_cycles():
             if owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
@@ -256,10 +243,7 @@ class MaintenanceService:
         return self._pool
 
     def job_place(self, *, continuous: bool) -> JobPlace:
-        """Return where jobs run.
-
-        ``auto`` means workers in a continuous process without a given session or `spark_remote`.
-        """
+        """Return where jobs run. ``auto``: in workers if continuous and without a given session or `spark_remote`."""
         if self.settings.jobs is not JobPlace.AUTO:
             return self.settings.jobs
         has_session = self.components.context.session_given or bool(self.settings.spark_remote)

@@ -32,11 +32,7 @@ class SystemTableRunner:
     def run(self, job: Job) -> Report:
         """Run one job. For the event log: merge the planned files. Every event keeps its index.
 
-        The log also merges its files itself during appends. If it was faster, there is nothing left to do, and the job
-        succeeds.
-
-        Raises:
-            SiltstoneError: the job failed.
+        The log also merges its files itself during appends. If it was faster, the job has nothing to do and succeeds.
         """
         if job.spec.kind is not JobKind.EVENTS:
             return self._others.run(job)

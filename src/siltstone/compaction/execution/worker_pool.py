@@ -83,7 +83,7 @@ class WorkerPool:
         before = store.base.pin().version
         worker = self._take(job)
         try:
-            answer = worker.ask(self._lake, job)
+            answer = worker.run(self._lake, job)
         except WorkerLost as lost:
             self._put_back(job, worker, sound=False)
             return self._settled(store, job, before, lost)

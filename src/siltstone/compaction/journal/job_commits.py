@@ -27,11 +27,7 @@ def table_of(store: Store, kind: JobKind) -> Table | None:
 
 
 def version_of(store: Store, kind: JobKind) -> int | None:
-    """Return the current version of the table that a kind of job commits to. The job's commits have higher versions.
-
-    Raises:
-        Gone: the dataset was dropped.
-    """
+    """Return the current version of the table that a kind of job commits to. The job's commits have higher versions."""
     table = table_of(store, kind)
     return table.version() if table is not None else None
 

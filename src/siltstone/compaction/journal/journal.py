@@ -359,10 +359,7 @@ class Journal:
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        """Return the event that ends a job.
-
-        A failed job may have committed some of its parts, or all of them with its result lost.
-        """
+        """Return the event that ends a job. A failed job may have committed parts, or all with its result lost."""
         commits: list[LogEntry] = []
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogChanged):  # then the job's report is used

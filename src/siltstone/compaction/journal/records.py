@@ -219,10 +219,7 @@ class Done:
 def done_of(
     record: "JobRecord", result: JobResult | None, commits: Sequence[LogEntry], *, began: int, now: int
 ) -> Done:
-    """Return the result of a job in numbers, from its commits, or from its report without commits.
-
-    Times are nanoseconds.
-    """
+    """Return the result of a job in numbers: of its commits, otherwise of its report. Times are nanoseconds."""
     report = (result.report if result is not None else None) or {}
     waited = began / NS_PER_SECOND - record.waiting_since_ms / 1000 if record.waiting_since_ms else 0.0
     done = Done(

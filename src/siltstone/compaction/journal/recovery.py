@@ -121,10 +121,7 @@ class RecoveryReport:
 
 
 class Recovery:
-    """Recovers one lake.
-
-    Use one object for all cycles of a process, because it remembers the time of its last sweep.
-    """
+    """Recovers one lake. Use one object per process: it remembers the time of its last sweep."""
 
     def __init__(
         self,
@@ -204,10 +201,7 @@ class Recovery:
         return report
 
     def _settle(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle one job of a dead owner. Return the outcome and the events that record it.
-
-        If its commits cannot be read, it counts as still running until it is stale.
-        """
+        """Settle one job of a dead owner. Return the outcome and the events that record it."""
         try:
             store = self._store(record.dataset)
             commits = commits_of(store, record.kind, record.job, above=record.above) if store is not None else []
@@ -269,10 +263,7 @@ def _record_problems(cycle: OpenCycle) -> tuple[RecoveryProblem, ...]:
 
 
 def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
-    """Return the events that end a job with its committed parts.
-
-    A completed job without a start event gets one first.
-    """
+    """Return the events that end a job with its committed parts. A completed job without a start gets one."""
     began = record.began_at or record.scheduled_at
     ended = max((entry.at_ms for entry in commits), default=0) * NS_PER_MS
     done = done_of(record, None, commits, began=began, now=ended) if commits else Done()

@@ -166,10 +166,7 @@ class Totals:
 
 
 def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
-    """Add events to the totals, in their order.
-
-    Events that are not about a cycle or job of ours are skipped. Changes `totals`.
-    """
+    """Add events to the totals, in their order. Events that are not of our cycles and jobs are skipped."""
     under_way = {run: [parse_event(text) for text in texts] for run, texts in totals.scheduled.items()}
     for indexed in events:
         totals.next_index, totals.last_event = indexed.index + 1, indexed.event.event_id

@@ -58,12 +58,10 @@ def cluster(
     epoch: int | None = None,
     job: str = "",
 ) -> RollUpReport:
-    """Run one planned clustering, by the columns of the plan; default: the dataset's columns.
+    """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`.
 
     Raises:
         InvalidRequest: the dataset is keyed.
-        Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        Corruption: the written rows differ from the rows read. Nothing was changed.
     """
     if not store.spec.is_log:
         raise _keyed(store)
@@ -112,11 +110,7 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
 
 
 def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-    """Estimate what a clustering of the whole base would rewrite. Nothing is changed, and Spark is not used.
-
-    Raises:
-        InvalidRequest: see `whole_base`.
-    """
+    """Estimate what a clustering of the whole base would rewrite. Nothing is changed, and Spark is not used."""
     jobs, base = whole_base(store, by=by), store.snapshot().base
     return ClusterEstimate(
         dataset=str(store.name),
@@ -141,10 +135,7 @@ def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
 
 
 def _order(store: Store, by: Sequence[str]) -> list[str]:
-    """Return the columns that define the order.
-
-    Partition columns are left out, because they have one value in a job.
-    """
+    """Return the columns that define the order. Partition columns have one value in a job and are left out."""
     names = by or store.spec.clustered_by
     return [name for name in names if name not in store.spec.partition_by] or list(store.spec.sort_by)
 
@@ -206,10 +197,7 @@ def _picked(values: "Column") -> "Column":
 
 
 def _ranked(value: "Column", bounds: Sequence[Any], adds: Sequence[int]) -> "Column":
-    """Return the share of a value's rank in the position, by binary search.
-
-    A value equal to a bound is in the range above.
-    """
+    """Return the share of a value's rank in the position, by binary search. A bound is in the range above it."""
     from pyspark.sql import functions as F
 
     if not bounds:

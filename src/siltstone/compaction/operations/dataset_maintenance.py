@@ -47,10 +47,7 @@ class DatasetMaintenance:
     """Implements the dataset layer's `Maintenance`."""
 
     def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
-        """Set up the operations.
-
-        `spark` is called only when there is something to rewrite. `leased` returns the epoch of the lake's lease.
-        """
+        """Call `spark` only when there is something to rewrite. `leased` returns the epoch of the lake's lease."""
         self._session = spark
         self._leased = leased
         self._tagged: dict[str, SparkSession] = {}

@@ -90,10 +90,7 @@ def _estimate_or_bound(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEs
 
 
 def _oldest_change(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
-    """Return the commit time of the oldest change.
-
-    After a squash hid it, return the write time of the oldest readable change.
-    """
+    """Return the commit time of the oldest change; if a squash hid it, the oldest readable write time."""
     if snapshot.changed_ms is not None:
         return from_epoch_ms(snapshot.changed_ms[0])
     for file in snapshot.unfolded:

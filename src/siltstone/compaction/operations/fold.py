@@ -51,7 +51,11 @@ class MergeMethod(Protocol):
         """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
 
     def matched(self) -> dict[str, Matched]:
-        """Count, per base file, the rows that are replaced and dropped."""
+        """Count, per base file, the rows that are replaced and dropped.
+
+        Raises:
+            WorkersUnfit: Spark's tasks cannot run this search.
+        """
 
     def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
         """Rewrite the touched files. Return the names of the valid files; None means all in the folder."""

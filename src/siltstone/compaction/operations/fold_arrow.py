@@ -52,11 +52,7 @@ class ArrowMerge:
 
     @cached_property
     def _matches(self) -> dict[str, Numbers]:
-        """Return the numbers of the changes in each base file that has changed keys.
-
-        Raises:
-            WorkersUnfit: Spark's tasks cannot run this search.
-        """
+        """The numbers of the changes in each base file that has changed keys."""
         spans = [self._span(self.ranges[file.path]) for file in self.files]
         keys = self.changes.select(list(self.store.spec.key))
         sent = [
@@ -72,11 +68,7 @@ class ArrowMerge:
         return matches
 
     def matched(self) -> dict[str, Matched]:
-        """Count the rows that are replaced and dropped, file by file.
-
-        Raises:
-            WorkersUnfit: Spark's tasks cannot run this search.
-        """
+        """Count the rows that are replaced and dropped, file by file."""
         return {
             path: Matched(replaced=int(self._is_upsert[numbers].sum()), dropped=int((~self._is_upsert[numbers]).sum()))
             for path, numbers in self._matches.items()
@@ -93,10 +85,7 @@ class ArrowMerge:
         return list(self.changes.column(self.store.spec.key[0]).to_pylist())
 
     def write(self, plan: FoldPlan, folder: str) -> list[str]:
-        """Rewrite the touched files into the folder. Return the names of the valid files.
-
-        A task that Spark runs twice may leave a file that is not among them.
-        """
+        """Rewrite the touched files. Return the valid names: a task that Spark runs twice may leave other files."""
         target = self.store.base.path / folder
         target.mkdir(parents=True)
         job = fold_task.Job(

@@ -127,10 +127,7 @@ class LogFold:
 
     @cached_property
     def dropped(self) -> dict[str, Matched]:
-        """Number of rows per base file that a tombstone hides or a later duplicate replaces.
-
-        Only counts leave Spark.
-        """
+        """Rows per base file that a tombstone hides or a later duplicate replaces. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
         hiding = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])

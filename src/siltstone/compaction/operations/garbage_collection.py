@@ -64,10 +64,7 @@ def unreferenced_files(store: Store) -> list[UnreferencedFile]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Files in the folders of a dataset's tables, and the owners that were alive then.
-
-    Build it before the logs are read.
-    """
+    """Files of a dataset's tables, and the owners that were alive then. Build it before the logs are read."""
 
     listed: dict[Path, list[tuple[str, int]]]
     """Files of each table, with their sizes in bytes."""

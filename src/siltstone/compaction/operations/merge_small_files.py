@@ -129,10 +129,7 @@ def _divided(inputs: Sequence[_Input], files: int) -> list[MergeTask] | None:
 
 
 def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
-    """Return the first value of each range except the lowest.
-
-    Ranges begin where files begin, and have similar sizes in bytes.
-    """
+    """Return the first value of each range except the lowest: a file begins there, and sizes are similar."""
     total = sum(one.file.size_bytes for one in inputs)
     edges: list[Any] = []
     size = 0

@@ -101,11 +101,7 @@ def _reasons(files: Sequence[_TableFile], error: Exception | None, *, whole: boo
 
 
 def _reason(table_file: _TableFile, *, whole: bool) -> str:
-    """Return the reason why a file cannot be read; empty if it can.
-
-    Raises:
-        Unavailable: the system does not let this process read the file, which may be sound.
-    """
+    """Return the reason why a file cannot be read; empty if it can. Raise if the system refuses to read it."""
     try:
         with open_parquet(f"{table_file.root}/{table_file.file.path}", indexes=True) as parquet:
             if parquet.metadata.num_rows != table_file.file.rows:

@@ -34,10 +34,7 @@ class JobKind(StrEnum):
 
     @property
     def ends_with_commit(self) -> bool:
-        """True if a commit in the log proves that the job is done.
-
-        A purge deletes files after its commit, and no log shows how many.
-        """
+        """True if a commit proves that the job is done. A purge deletes files after its commit."""
         return self is not JobKind.PURGE
 
 

@@ -109,10 +109,7 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
-    """Yield the compaction of an event log's small files, by the rule of the log itself.
-
-    Every event keeps its index.
-    """
+    """Yield the compaction of an event log's small files, by the log's own rule. Events keep their index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
     many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.event_log_files)
