@@ -81,18 +81,11 @@ class Scheduler:
         settled: Mapping[str, datetime.datetime] | None = None,
         on_cycle: OnCycle = lambda _cycle: None,
     ) -> None:
-        """Prepare the tasks. Nothing is read or run yet.
+        """Prepare the tasks, in the order in which they run. Nothing is read or run yet.
 
-        Args:
-            tasks: the tasks, in the order in which they run.
-            leases: the leases of the lake.
-            settings: the role, the lease's lifetime and the jitter.
-            clock: the source of time.
-            next_cycle: the number of the first cycle; or a function that reserves the number of each cycle, called
-                while the lease is held.
-            settled: the last run of each task, so that due times without a running scheduler are caught up. Default:
-                now.
-            on_cycle: receives each cycle that has ended. An error that it raises is stored as `SchedulerStatus.trouble`.
+        `next_cycle` is the number of the first cycle, or reserves each number while the lease is held. `settled` has
+        the last run of each task, default: now. Due times since then are caught up. `on_cycle` receives each cycle
+        that has ended. An error that it raises is stored as `SchedulerStatus.trouble`.
 
         Raises:
             InvalidRequest: the role may not compact, a cron is not valid, or two tasks have the same name.

@@ -745,7 +745,8 @@ def test_a_worker_that_dies_while_it_is_taken_is_not_closed_under_its_job(lake: 
     pool = WorkerPool(
         lake.path, settings=lake.settings, clock=SystemClock(), operations=compactor_of(lake), store=stores_of(lake)
     )
-    worker: Any = Dying()
+    dying = Dying()
+    worker: Any = dying
     idle_workers(pool).append(worker)
     assert taken_worker(pool, job(2)) is worker
-    assert (worker.closed, idle_workers(pool)) == (False, []), "the job finds out that its worker has ended"
+    assert (dying.closed, idle_workers(pool)) == (False, []), "the job finds out that its worker has ended"

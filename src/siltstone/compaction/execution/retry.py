@@ -35,6 +35,11 @@ MAX_REREADS: Final = 8
 """Highest number of retries without unreadable inputs. In each retry Spark may find another unreadable file."""
 POLL_SECONDS: Final = 0.1
 
+_HINTS: Final = {
+    Failure.CANCELLED: "Cancelled.",
+    Failure.TIME_LIMIT: "The time limit of one attempt (setting job_minutes) was over.",
+    Failure.OUT_OF_MEMORY: "Out of memory (settings worker_memory_mb, spark_memory_mb).",
+}
 Stopping = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
@@ -181,7 +186,7 @@ class _JobExecution:
                 instead = (JobPart(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
             instead = self._without_unreadable(part, error)
-        text = _error_text(error, failure)
+        text = f"{_HINTS[failure]} {error}" if failure in _HINTS else error_text(error)
         self.failed.append(
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
@@ -204,18 +209,6 @@ class _JobExecution:
         if spec.kind not in DIVISIBLE or len(readable) < floor or part.rereads >= MAX_REREADS:
             return ()
         return (JobPart(job=part.job.part(0, readable), depth=part.depth, rereads=part.rereads + 1),)
-
-
-def _error_text(error: Exception, failure: Failure) -> str:
-    match failure:
-        case Failure.CANCELLED:
-            return f"Cancelled. {error}"
-        case Failure.TIME_LIMIT:
-            return f"The time limit of one attempt (setting job_minutes) was over. {error}"
-        case Failure.OUT_OF_MEMORY:
-            return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
-        case _:
-            return error_text(error)
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

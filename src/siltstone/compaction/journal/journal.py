@@ -149,7 +149,10 @@ class OpenCycle:
 
 
 class Journal:
-    """The journal of one lake, and a subscriber of its cycles: one at a time. Safe to share between threads."""
+    """The journal of one lake, and a subscriber of its cycles: one at a time. Safe to share between threads.
+
+    Methods that read it raise Corruption or Unavailable if it cannot be read.
+    """
 
     def __init__(
         self, layout: Layout, *, settings: Settings, clock: Clock, store: Callable[[str], Store] | None = None
@@ -172,11 +175,7 @@ class Journal:
         return f"delta://{quote(str(self._layout.events))}"
 
     def log(self) -> EventLog | None:
-        """Return the event log; None if nothing was ever written.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the event log; None if nothing was ever written."""
         with self._mutex, log_errors(self._layout.events):
             exists = self._opened is not None or has_versions(self._layout.events)
         return self._open(create=False) if exists else None
@@ -198,21 +197,13 @@ class Journal:
                 opened.close()
 
     def next_cycle(self) -> int:
-        """Return the number of the next cycle: one more than the highest number in the journal.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the number of the next cycle: one more than the highest number in the journal."""
         log = self.log()
         last = log.last_build(CYCLE) if log is not None else None
         return (cycle_number(last.build_request_id) or 0) + 1 if last is not None else 1
 
     def open_cycles(self) -> list[OpenCycle]:
-        """Return the cycles that have not ended, oldest first.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the cycles that have not ended, oldest first."""
         log = self.log()
         if log is None:
             return []

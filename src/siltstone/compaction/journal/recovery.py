@@ -143,11 +143,7 @@ class Recovery:
         self._swept: dict[Path, float] = {}
 
     def unsettled(self) -> RecoveryReport:
-        """Return the jobs that are not settled, and records that cannot be read. Nothing is changed.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the jobs that are not settled, and records that cannot be read. Nothing is changed."""
         return sum(map(_still_running, self._journal.open_cycles()), RecoveryReport())
 
     def run(self, *, epoch: int | None = None, sweep_all: bool = False) -> RecoveryReport:

@@ -159,7 +159,11 @@ def _candidates(target: JobSpec, tier: Tier, groups: list[_Group], view: View) -
     if sources.new < tier.min_files and len(sources.compacted) >= FEWEST_FILES_PER_JOB:
         trigger = f"{len(sources.compacted)} small files of earlier batches"
     due = replace(target, waiting_since_ms=max(due_ms, oldest_ms), trigger=trigger)
-    yield from _in_batches(due, sources.files, tier.max_files)
+    parts = batches(sources.files, tier.max_files)
+    for number, part in enumerate(parts, start=1):
+        spec = replace(due.over(part), batch=number, batches=len(parts))
+        fewer = spec.files_after < len(part)
+        yield spec if fewer else replace(spec, reason=f"{len(part)} files would not become fewer")
 
 
 def _reason_left_out(tier: Tier, sources: _Sources, closed: datetime, view: View) -> str:
@@ -189,14 +193,6 @@ def _later(moment: datetime, seconds: int) -> datetime:
         return moment + timedelta(seconds=seconds)
     except OverflowError:  # after the year 9999
         return datetime.max.replace(tzinfo=moment.tzinfo)
-
-
-def _in_batches(target: JobSpec, files: Sequence[FileEntry], max_files: int) -> Iterator[JobSpec]:
-    parts = batches(files, max_files)
-    for number, part in enumerate(parts, start=1):
-        spec = replace(target.over(part), batch=number, batches=len(parts))
-        fewer = spec.files_after < len(part)
-        yield spec if fewer else replace(spec, reason=f"{len(part)} files would not become fewer")
 
 
 def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEntry]]:
