@@ -137,24 +137,14 @@ BY_TEXT: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     ),
     (
         Failure.CORRUPT_INPUT,
-        (
-            "CANNOT_READ_FILE_FOOTER",
-            "is not a Parquet file",
-            "Parquet magic bytes",
-            "CRC checksum verification failed",
-        ),
+        ("CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "Parquet magic bytes", "CRC checksum verification failed"),
     ),
     (
         Failure.SCHEMA_CHANGED,
         ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported", "CANNOT_MERGE_SCHEMAS"),
     ),
 )
-"""Texts of errors that are not ours, per class, checked in this order.
-
-Out of memory is first, because it causes other errors.
-"""
-
-
+"""Texts of errors that are not ours, per class, in the order of checks: out of memory causes other errors."""
 _IN_STDERR: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
 """Classes that are also found in the output of a worker that has ended. That output may be about other things."""
 

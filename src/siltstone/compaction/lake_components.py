@@ -55,12 +55,7 @@ class LakeContext:
 class LakeComponents:
     """The components of one lake."""
 
-    def __init__(
-        self,
-        context: LakeContext,
-        *,
-        on_write: "Callable[[LakeComponents], OnWrite] | None" = None,
-    ) -> None:
+    def __init__(self, context: LakeContext, *, on_write: "Callable[[LakeComponents], OnWrite] | None" = None) -> None:
         """Build the components. `on_write` builds the hook that is called after commits to changes; default: none."""
         settings, clock = context.settings, context.clock
         self.context = context
@@ -114,7 +109,7 @@ class LakeComponents:
         return self.registry.store(self.registry.find(DatasetName.parse(name)))
 
     def has_journal(self) -> bool:
-        """Return true if the journal has entries, without opening it.
+        """True if the journal has entries, without opening it.
 
         Raises:
             Unavailable: the journal cannot be read.

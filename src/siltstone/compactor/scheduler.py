@@ -137,7 +137,7 @@ class Scheduler:
 
         with self._changed:
             self._changed.wait_for(
-                lambda: ended() is not None or (self._stopping.is_set() and self._running is None), timeout=seconds
+                lambda: ended() or (self._stopping.is_set() and self._running is None), timeout=seconds
             )
             cycle = ended()
         if cycle is None:

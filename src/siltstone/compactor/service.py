@@ -72,15 +72,7 @@ class CompactorService:
         interrupt: Callable[[], None] = lambda: None,
         continuous: bool = True,
     ) -> None:
-        """Prepare the tasks. Nothing runs yet. Use `Lake.compactor`.
-
-        Args:
-            maintenance: plans and runs the cycles.
-            names: returns the datasets to maintain, before each cycle; None means all.
-            only: tiers and kinds of jobs; None means all.
-            on_event: receives every event, from several threads.
-            interrupt: interrupts the running Spark work.
-            continuous: false for a single cycle: no scheduled task runs, and jobs need no workers.
+        """Prepare the tasks; see `Lake.compactor`. Nothing runs yet. `interrupt` interrupts the running Spark work.
 
         Raises:
             InvalidRequest: the role may not compact, a task is unknown, or settings contradict each other.

@@ -32,7 +32,7 @@ class CompactorState:
         return self._files.remove(PAUSED)
 
     def is_paused(self) -> bool:
-        """Return true if the schedule is paused."""
+        """True if the schedule is paused."""
         return self._files.read(PAUSED) is not None
 
     def stop(self, *, seconds: float) -> str | None:
@@ -60,7 +60,7 @@ class CompactorState:
         raise Unavailable(f"{row.described()} has not stopped within {seconds:g} seconds.")
 
     def is_stop_requested(self, holder: str) -> bool:
-        """Return true if another process has requested this lease holder to stop."""
+        """True if another process has requested this lease holder to stop."""
         request = self._files.read(STOP)
         return request is not None and request.get("holder") == holder
 

@@ -121,25 +121,16 @@ class MaintenanceService:
     ) -> CycleReport:
         """Recover, plan and run one cycle; see `Lake.run_cycle`.
 
-        Args:
-            selection: the selection of jobs to plan.
-            cycle: a number that was reserved for this cycle; default: reserve the next one.
-            epoch: the epoch of the lease. Without a lease each job has the epoch of its dataset.
-            continuous: true for a long-running process: its jobs run in workers by default.
-            subscribers: receive the events of this cycle, after those of `subscribe`.
-            stopping: once it returns true, no further job begins.
+        `cycle` is a reserved number; default: reserve the next one. `epoch` is that of the lease. Without a lease each
+        job has the epoch of its dataset. The jobs of a `continuous` process run in workers by default. The
+        `subscribers` of this cycle follow those of `subscribe`. Once `stopping` returns true, no further job begins.
         """
         check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
         number = self.components.state_files.next_cycle(at_least=self.journal.next_cycle()) if cycle is None else cycle
         plan = self._plan(selection, cycle=number, unfinished=recovery.running)
         return self.run_plan(
-            plan,
-            epoch=epoch,
-            continuous=continuous,
-            subscribers=subscribers,
-            stopping=stopping,
-            recovery=recovery,
+            plan, epoch=epoch, continuous=continuous, subscribers=subscribers, stopping=stopping, recovery=recovery
         )
 
     def run_request(

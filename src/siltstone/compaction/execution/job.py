@@ -28,16 +28,13 @@ ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One planned job.
-
-    `epoch` is that of the lease under which it was planned. Its commit carries the epoch and is refused once a higher one has
-    committed. None means the epoch of the dataset.
-    """
+    """One planned job."""
 
     id: str
     cycle: int
     spec: JobSpec
     epoch: int | None = None
+    """Epoch of its lease; None means that of the dataset. Its commit is refused once a higher epoch has committed."""
     is_part: bool = False
     """True for a part of a job that was split."""
 

@@ -243,9 +243,9 @@ class _Guard:
 
     def __enter__(self) -> "_Guard":
         if isinstance(self._runner, StoppableRunner):
-            watch = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
-            watch.start()
-            self._thread = watch
+            thread = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
+            thread.start()
+            self._thread = thread
         return self
 
     def __exit__(self, *_failure: object) -> None:

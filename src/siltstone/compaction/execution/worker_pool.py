@@ -86,7 +86,7 @@ class WorkerPool:
             answer = worker.run(self._lake, job)
         except WorkerLost as lost:
             self._put_back(job, worker, sound=False)
-            return self._settled(store, job, before, lost)
+            return self._settle(store, job, before, lost)
         except BaseException:
             self._put_back(job, worker, sound=False)
             raise
@@ -158,20 +158,20 @@ class WorkerPool:
                 worker.kill()
             worker.close()
 
-    def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
+    def _settle(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
         """Check whether a lost worker has committed its job, and recover the dataset.
 
         The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
         """
         try:
-            landed = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
+            report = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
         except (SiltstoneError, OSError, LogChanged, LookupError):
-            landed = None  # then the files of the plan are gone, and a retry is refused
+            report = None  # then the files of the plan are gone, and a retry is refused
         with contextlib.suppress(SiltstoneError, OSError, LogChanged):
             self._operations.recover(store)
-        if landed is None:
+        if report is None:
             raise lost
-        return landed
+        return report
 
 
 def find_commit_since(store: Store, job: str, version: int) -> LandedReport | None:

@@ -110,7 +110,7 @@ class WorkerProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Return true if the process is running."""
+        """True if the process is running."""
         return self._process.poll() is None
 
     def memory_mb(self) -> int:
@@ -122,7 +122,7 @@ class WorkerProcess:
         return size // BYTES_PER_MB
 
     def has_grown(self) -> bool:
-        """Return true if the worker uses more memory than it should."""
+        """True if the worker uses more memory than it should."""
         return self.memory_mb() > self._settings.spark_memory_mb + SPARE_MEMORY_MB
 
     def run(self, lake: Path, job: Job) -> dict[str, Any]:

@@ -47,10 +47,7 @@ NUMBER_DIGITS: Final = 12
 """Digits of a cycle's number in its id, so that ids sort by number."""
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
-"""Highest number of files that one event names.
-
-For more files only their number is stored. A roll-up has at most 501 files.
-"""
+"""Highest number of files that one event names; of more, only the number. A roll-up has at most 501 files."""
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
 """Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
@@ -267,7 +264,7 @@ def _with_changes(record: "JobRecord", done: Done, report: Mapping[str, Any], co
 
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
-    """Return true if commits cover a whole job. A split job commits each part under its own id."""
+    """True if commits cover a whole job. A split job commits each part under its own id."""
     if not record.kind.ends_with_commit:
         return False
     if any(entry.info.get(JOB) == record.job for entry in commits):

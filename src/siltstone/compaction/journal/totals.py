@@ -26,15 +26,7 @@ from siltstone.compaction.journal.records import (
     read_job,
 )
 from siltstone.eventlog.event_json import parse_event
-from siltstone.eventlog.events import (
-    BuildRequestEvent,
-    BuildStatus,
-    Event,
-    Indexed,
-    JobEvent,
-    JobStatus,
-    event_json,
-)
+from siltstone.eventlog.events import BuildRequestEvent, BuildStatus, Event, Indexed, JobEvent, JobStatus, event_json
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
 from siltstone.host.user_cache import private_cache
@@ -152,13 +144,9 @@ class Totals:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as plain data for people and machines."""
+        last = ("last_cycle", "last_cycle_status", "last_cycle_seconds", "last_cycle_at")
         return {
-            "cycles": self.cycles,
-            "cycles_failed": self.cycles_failed,
-            "last_cycle": self.last_cycle,
-            "last_cycle_status": self.last_cycle_status,
-            "last_cycle_seconds": self.last_cycle_seconds,
-            "last_cycle_at": self.last_cycle_at,
+            **{name: getattr(self, name) for name in ("cycles", "cycles_failed", *last)},
             **self.all.to_dict(),
             "lanes": {name: lane.to_dict() for name, lane in sorted(self.lanes.items())},
             "datasets": {name: dataset.to_dict() for name, dataset in sorted(self.datasets.items())},

@@ -51,12 +51,7 @@ TEXT_CHARS: Final = 64
 
 
 def cluster(
-    spark: "SparkSession",
-    store: Store,
-    planned: JobSpec,
-    *,
-    epoch: int | None = None,
-    job: str = "",
+    spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
     """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`.
 

@@ -80,7 +80,7 @@ class KeyedFold:
     snapshot: Snapshot
 
     @cached_property
-    def _chosen(self) -> tuple[MergeMethod, dict[str, Matched]]:
+    def _method(self) -> tuple[MergeMethod, dict[str, Matched]]:
         """The chosen method, and the base files where it has found the changed keys."""
         if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
             with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
@@ -95,7 +95,7 @@ class KeyedFold:
 
     def plan(self) -> FoldPlan:
         """Count the rows that the fold will write."""
-        snapshot, (method, matched) = self.snapshot, self._chosen
+        snapshot, (method, matched) = self.snapshot, self._method
         change_rows, upserts, tombstones = method.counts()
         replaced = sum(counts.replaced for counts in matched.values())
         return replace(
@@ -117,7 +117,7 @@ class KeyedFold:
         """Write the files and verify them. If Spark's tasks cannot run the chosen method, use the shuffle."""
         store = self.store
         try:
-            names = self._chosen[0].write(plan, folder)
+            names = self._method[0].write(plan, folder)
         except WorkersUnfit:
             discard(store.base.path, folder)
             names = None
@@ -268,11 +268,7 @@ def initial_plan(snapshot: Snapshot) -> FoldPlan:
 
 
 def report_of(
-    store: Store,
-    plan: FoldPlan,
-    written: tuple[DataFile, ...],
-    started: float,
-    outputs: tuple[OutputFile, ...] = (),
+    store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started: float, outputs: tuple[OutputFile, ...] = ()
 ) -> CompactReport:
     """Return the report of a fold, in exact counts."""
     removed_bytes = sum(file.size_bytes for file in plan.touched)

@@ -186,11 +186,11 @@ class LogFold:
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write and verify the files of the fold."""
         with house_settings(self.spark):
-            self.write(plan, folder)
+            self._write(plan, folder)
         reach("fold.after_write")
-        return self.collected(plan, folder)
+        return self._collected(plan, folder)
 
-    def write(self, plan: FoldPlan, folder: str) -> None:
+    def _write(self, plan: FoldPlan, folder: str) -> None:
         """Write the groups with Spark, each into a separate folder, sorted."""
         rows = self._numbered(self._appends)
         if plan.touched:
@@ -228,13 +228,8 @@ class LogFold:
         remaining = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
         return remaining.select(*self.store.base_schema.names, GROUP)
 
-    def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Check that each group has the counted rows, and return the files for the commit.
-
-        Raises:
-            Unavailable: the folder is not visible in this process: the executors wrote to the disk of another machine.
-            Corruption: a file cannot be read back, or the rows of a group differ from the plan.
-        """
+    def _collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Check that each group has the counted rows, and return the files for the commit."""
         files = [
             described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
         ]

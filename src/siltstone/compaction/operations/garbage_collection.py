@@ -188,11 +188,7 @@ def _ours(store: Store, files: list[UnreferencedFile]) -> list[UnreferencedFile]
 
 
 def check_no_link(store: Store) -> None:
-    """Refuse to delete files of a table that is reached through a symbolic link.
-
-    Raises:
-        InvalidRequest: the path of a table contains a link.
-    """
+    """Raise InvalidRequest if a table is reached through a symbolic link. Nothing behind a link is deleted."""
     for table in (store.base, store.changes):
         for path in (table.path / DATA, table.path / LOG):
             if link := store.layout.link_in(path):

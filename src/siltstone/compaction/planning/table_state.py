@@ -22,11 +22,7 @@ from siltstone.model.tiers import Tier
 
 
 def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
-    """Return the state of one dataset.
-
-    Raises:
-        Gone: the dataset was dropped.
-    """
+    """Return the state of one dataset."""
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
     waiting = [*_removal_times(store.base), *_removal_times(store.changes)]
