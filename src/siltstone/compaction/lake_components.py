@@ -56,7 +56,7 @@ class LakeComponents:
     """The components of one lake."""
 
     def __init__(self, context: LakeContext, *, on_write: "Callable[[LakeComponents], OnWrite] | None" = None) -> None:
-        """Build the components. `on_write` builds the hook that is called after commits to changes; default: none."""
+        """Build the components. `on_write` builds the hook after commits to changes. A worker has none: it runs jobs."""
         settings, clock = context.settings, context.clock
         self.context = context
         self._mutex = threading.Lock()
@@ -101,19 +101,11 @@ class LakeComponents:
         return Leases(self.context.layout, self.context.settings, self.context.clock)
 
     def store(self, name: str) -> Store:
-        """Open the store of a dataset.
-
-        Raises:
-            NotFound: the dataset does not exist.
-        """
+        """Open the store of a dataset. Raise NotFound if the dataset does not exist."""
         return self.registry.store(self.registry.find(DatasetName.parse(name)))
 
     def has_journal(self) -> bool:
-        """True if the journal has entries, without opening it.
-
-        Raises:
-            Unavailable: the journal cannot be read.
-        """
+        """True if the journal has entries, without opening it. Raise Unavailable if it cannot be read."""
         with log_errors(self.context.layout.events / LOG):
             return has_versions(self.context.layout.events)
 
