@@ -61,5 +61,5 @@ def observe(path: str) -> dict[str, Any]:
             "unreferenced": sum(one.status().unreferenced_files for one in datasets),
             "cycles": [entry.status for entry in lake.history()],
             "jobs": {record.dataset: record.status.name for record in reversed(lake.jobs())},
-            "unfinished": len(recovery_of(lake).look().running),
+            "unfinished": len(recovery_of(lake).unsettled().running),
         }

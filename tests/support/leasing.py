@@ -93,7 +93,7 @@ def schedule_until_killed(root: str, ready: str) -> None:
     """Run a scheduler whose only work says that it runs and goes on until the process is killed."""
 
     def work(run: TaskContext) -> None:
-        Path(ready).write_text(str(run.epoch))
+        Path(ready).write_text(str(run.lease.epoch))
         while not run.stopping():
             time.sleep(0.01)
 

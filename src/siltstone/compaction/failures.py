@@ -43,10 +43,7 @@ class Failure(StrEnum):
 
     @property
     def splittable(self) -> bool:
-        """True if an attempt with fewer files may succeed.
-
-        A full disk gains nothing from a split, which writes more files.
-        """
+        """True if an attempt with fewer files may succeed. On a full disk a split would write more files."""
         return self in _SPLITTABLE
 
     @property
@@ -63,7 +60,6 @@ class UnreadableFiles(Corruption):
     """Inputs of a job that cannot be read. `files` maps each path below the table to its reason."""
 
     def __init__(self, message: str, files: Mapping[str, str]) -> None:
-        """Create the error. `files` maps paths to reasons."""
         super().__init__(message, reason=Reason.DAMAGED_FILE, paths=files)
         self.files = dict(files)
 
@@ -72,7 +68,6 @@ class WorkerLost(Unavailable):
     """The worker process of the job has ended. Holds how it ended, and the last lines that it printed."""
 
     def __init__(self, message: str, *, ended_with: int | None, stderr: str, reason: Reason | None = None) -> None:
-        """Create the error with the evidence by which it is classified."""
         super().__init__(message, reason=reason)
         self.ended_with = ended_with
         self.stderr = stderr
@@ -142,24 +137,14 @@ BY_TEXT: Final[Sequence[tuple[Failure, tuple[str, ...]]]] = (
     ),
     (
         Failure.CORRUPT_INPUT,
-        (
-            "CANNOT_READ_FILE_FOOTER",
-            "is not a Parquet file",
-            "Parquet magic bytes",
-            "CRC checksum verification failed",
-        ),
+        ("CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "Parquet magic bytes", "CRC checksum verification failed"),
     ),
     (
         Failure.SCHEMA_CHANGED,
         ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported", "CANNOT_MERGE_SCHEMAS"),
     ),
 )
-"""Texts of errors that are not ours, per class, checked in this order.
-
-Out of memory is first, because it causes other errors.
-"""
-
-
+"""Texts of errors that are not ours, per class, in the order of checks: out of memory causes other errors."""
 _IN_STDERR: Final = frozenset({Failure.OUT_OF_MEMORY, Failure.DISK_FULL})
 """Classes that are also found in the output of a worker that has ended. That output may be about other things."""
 

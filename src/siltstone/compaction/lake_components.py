@@ -55,13 +55,8 @@ class LakeContext:
 class LakeComponents:
     """The components of one lake."""
 
-    def __init__(
-        self,
-        context: LakeContext,
-        *,
-        on_write: "Callable[[LakeComponents], OnWrite] | None" = None,
-    ) -> None:
-        """Build the components. `on_write` builds the hook that is called after commits to changes; default: none."""
+    def __init__(self, context: LakeContext, *, on_write: "Callable[[LakeComponents], OnWrite] | None" = None) -> None:
+        """Build the components. `on_write` builds the hook after commits to changes. A worker has none: it runs jobs."""
         settings, clock = context.settings, context.clock
         self.context = context
         self._mutex = threading.Lock()
@@ -76,7 +71,7 @@ class LakeComponents:
             settings=settings,
             clock=clock,
             after_commit=self._on_commit,
-            after_write=_ignore_write if on_write is None else on_write(self),
+            after_write=on_write(self) if on_write is not None else lambda _store, _version: None,
             reads=ReadCache(settings.lookup_cache_mb * BYTES_PER_MB),
             purge_listeners=self.purge_listeners,
         )
@@ -88,35 +83,29 @@ class LakeComponents:
 
         with self._mutex:
             if self._operations is None:
-                self._operations = DatasetMaintenance(spark=self.context.spark, leased=self._lease_epoch)
+                # a new reader for each epoch: a forked child may not share one
+                self._operations = DatasetMaintenance(
+                    spark=self.context.spark, leased=lambda: self._new_leases().epoch()
+                )
             return self._operations
-
-    def _lease_epoch(self) -> int:
-        """Return the epoch of the compactor's lease, by a new reader: a forked child may not share one."""
-        return Leases(self.context.layout, self.context.settings, self.context.clock).epoch()
 
     @property
     def leases(self) -> Leases:
         """The leases of the lake. All callers share one object, because it remembers the rows that it has watched."""
         with self._mutex:
             if self._leases is None:
-                self._leases = Leases(self.context.layout, self.context.settings, self.context.clock)
+                self._leases = self._new_leases()
             return self._leases
 
-    def store(self, name: str) -> Store:
-        """Open the store of a dataset.
+    def _new_leases(self) -> Leases:
+        return Leases(self.context.layout, self.context.settings, self.context.clock)
 
-        Raises:
-            NotFound: the dataset does not exist.
-        """
+    def store(self, name: str) -> Store:
+        """Open the store of a dataset. Raise NotFound if the dataset does not exist."""
         return self.registry.store(self.registry.find(DatasetName.parse(name)))
 
     def has_journal(self) -> bool:
-        """Return true if the journal has entries, without opening it.
-
-        Raises:
-            Unavailable: the journal cannot be read.
-        """
+        """True if the journal has entries, without opening it. Raise Unavailable if it cannot be read."""
         with log_errors(self.context.layout.events / LOG):
             return has_versions(self.context.layout.events)
 
@@ -131,7 +120,3 @@ class LakeComponents:
     def _delete_marks(self, table: Table) -> None:
         with suppress(OSError, SiltstoneError, LogChanged):  # the next checkpoint tries again
             forget_oldest(table, most=self.context.settings.idempotence_marks)
-
-
-def _ignore_write(_store: Store, _version: int) -> None:
-    """The hook of a worker process, which squashes only as a job."""

@@ -79,18 +79,14 @@ class LeaseMonitor:
         self._checked_seconds = clock.monotonic_seconds()
 
     def stopping(self) -> bool:
-        """Return true if the cycle must stop. Checks the lease at most once a second."""
-        if self.lost is None and not self._is_stopping():
-            now = self._clock.monotonic_seconds()
-            if now - self._checked_seconds >= CHECK_SECONDS:
-                self._checked_seconds = now
-                self._check()
+        """True if the cycle must stop. Checks the lease at most once a second."""
+        now = self._clock.monotonic_seconds()
+        if self.lost is None and not self._is_stopping() and now - self._checked_seconds >= CHECK_SECONDS:
+            self._checked_seconds = now
+            try:
+                self._lease.check()
+            except Fenced as error:
+                self.lost = error
+            except Exception:  # noqa: BLE001, S110  # it must not end the thread that monitors; every commit is checked anyway
+                pass
         return self.lost is not None or self._is_stopping()
-
-    def _check(self) -> None:
-        try:
-            self._lease.check()
-        except Fenced as error:
-            self.lost = error
-        except Exception:  # noqa: BLE001  # an error of the lease table must not end the thread that monitors
-            return  # not readable now: every commit is checked anyway

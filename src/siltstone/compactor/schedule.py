@@ -32,13 +32,7 @@ AT: Final = "@"
 KINDS: Final = ("fold", "squash", "events", "cluster", "vacuum")
 """Kinds of jobs that are not tiers. Each has a setting ``<kind>_cron``."""
 SET_BACK_SECONDS: Final = 60.0
-"""Seconds by which a clock may be set back without a reset of the schedule.
-
-A small correction must not repeat a run.
-"""
-
-
-# ---- tasks -------------------------------------------------------------------------------------------------------
+"""Seconds by which a clock may be set back without a reset of the schedule, which would repeat a run."""
 
 
 def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
@@ -122,9 +116,6 @@ def _cron(settings: Settings, name: str) -> str | None:
     return text
 
 
-# ---- due tasks -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Next due time of one task. `due_at` is None without a cron."""
@@ -133,7 +124,7 @@ class Timing:
     due_at: datetime.datetime | None
 
 
-def timing(cron: str | None, anchor: datetime.datetime, *, jitter_seconds: float) -> Timing:
+def timing_after(cron: str | None, anchor: datetime.datetime, *, jitter_seconds: float) -> Timing:
     """Return the next due time of a task that is settled up to the anchor."""
     if cron is None:
         return Timing(anchor=anchor, due_at=None)
@@ -142,12 +133,9 @@ def timing(cron: str | None, anchor: datetime.datetime, *, jitter_seconds: float
 
 def due(timings: Iterable[tuple[str, Timing]], now: datetime.datetime) -> tuple[str, ...]:
     """Return the names of due tasks, in the given order."""
-    return tuple(name for name, found in timings if found.due_at is not None and found.due_at <= now)
+    return tuple(name for name, timing in timings if timing.due_at is not None and timing.due_at <= now)
 
 
-def is_set_back(found: Timing, now: datetime.datetime) -> bool:
-    """Return true if the clock was set back behind the anchor.
-
-    The task would otherwise wait until the clock catches up.
-    """
-    return found.anchor - now > datetime.timedelta(seconds=SET_BACK_SECONDS)
+def is_set_back(timing: Timing, now: datetime.datetime) -> bool:
+    """True if the clock was set back behind the anchor. The task would otherwise wait until it catches up."""
+    return timing.anchor - now > datetime.timedelta(seconds=SET_BACK_SECONDS)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from siltstone.clock import Clock
-from siltstone.compactor.schedule import Timing, due, is_set_back, timing
+from siltstone.compactor.schedule import Timing, due, is_set_back, timing_after
 from siltstone.compactor.tasks import (
     Cycle,
     Outcome,
@@ -41,7 +41,17 @@ from siltstone.compactor.tasks import (
 )
 from siltstone.config import Settings
 from siltstone.coordination.leases import COMPACTOR, Lease, Leases
-from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable, reason_of
+from siltstone.errors import (
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    Reason,
+    SiltstoneError,
+    Unavailable,
+    error_text,
+    reason_of,
+)
 from siltstone.model.roles import check_may_compact
 
 TICK_SECONDS: Final = 1.0
@@ -71,18 +81,11 @@ class Scheduler:
         settled: Mapping[str, datetime.datetime] | None = None,
         on_cycle: OnCycle = lambda _cycle: None,
     ) -> None:
-        """Prepare the tasks. Nothing is read or run yet.
+        """Prepare the tasks, in the order in which they run. Nothing is read or run yet.
 
-        Args:
-            tasks: the tasks, in the order in which they run.
-            leases: the leases of the lake.
-            settings: the role, the lease's lifetime and the jitter.
-            clock: the source of time.
-            next_cycle: the number of the first cycle; or a function that reserves the number of each cycle, called
-                while the lease is held.
-            settled: the last run of each task, so that due times without a running scheduler are caught up. Default:
-                now.
-            on_cycle: receives each cycle that has ended. An error that it raises is stored as `SchedulerStatus.trouble`.
+        `next_cycle` is the number of the first cycle, or reserves each number while the lease is held. `settled` has
+        the last run of each task, default: now. Due times since then are caught up. `on_cycle` receives each cycle
+        that has ended. An error that it raises is stored as `SchedulerStatus.trouble`.
 
         Raises:
             InvalidRequest: the role may not compact, a cron is not valid, or two tasks have the same name.
@@ -110,18 +113,8 @@ class Scheduler:
         self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
         self._trouble: str | None = None
 
-    # ---- control -------------------------------------------------------------------------------------------------
-
     def trigger(self, names: Iterable[str] | None = None) -> int:
-        """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
-
-        The cycle begins after a scheduled cycle that is running.
-
-        Raises:
-            NotFound: there is no task of that name.
-            Conflict: another triggered cycle has not ended, or this compactor is on standby.
-            Unavailable: the compactor was stopped.
-        """
+        """Request a cycle of all tasks, or of the named ones, also while paused; see `CompactorService.trigger`."""
         tasks = self._selected(names)
         self._check_free()
         if self._held_lease() is None:
@@ -137,18 +130,14 @@ class Scheduler:
         return number
 
     def wait(self, number: int, *, seconds: float) -> Cycle:
-        """Wait until a cycle has ended.
-
-        Raises:
-            Unavailable: the cycle did not end within that time, or the scheduler was stopped before the cycle began.
-        """
+        """Wait until a cycle has ended; see `CompactorService.wait`."""
 
         def ended() -> Cycle | None:
             return next((cycle for cycle in self._history if cycle.number == number), None)
 
         with self._changed:
             self._changed.wait_for(
-                lambda: ended() is not None or (self._stopping.is_set() and self._running is None), timeout=seconds
+                lambda: ended() or (self._stopping.is_set() and self._running is None), timeout=seconds
             )
             cycle = ended()
         if cycle is None:
@@ -184,7 +173,6 @@ class Scheduler:
         """Return the status."""
         with self._changed:
             lease, running = self._lease, self._running
-            trouble = self._trouble or (lease.trouble if lease is not None else None)
             return SchedulerStatus(
                 state=self._state(),
                 paused=self._paused,
@@ -193,8 +181,8 @@ class Scheduler:
                 running_cycle=running[0] if running else None,
                 running_tasks=running[2] if running else (),
                 cycles=len(self._history),
-                due={name: found.due_at for name, found in self._timings.items()},
-                trouble=trouble,
+                due={name: timing.due_at for name, timing in self._timings.items()},
+                trouble=self._trouble or (lease.trouble if lease is not None else None),
             )
 
     def _state(self) -> SchedulerState:
@@ -205,8 +193,6 @@ class Scheduler:
         if self._standby_reason is not None:
             return SchedulerState.STANDING_BY
         return SchedulerState.PAUSED if self._paused else SchedulerState.WAITING
-
-    # ---- the thread ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Tick on a thread until `stop`.
@@ -253,8 +239,6 @@ class Scheduler:
             self._standby_reason = "it was stopped"
             self._changed.notify_all()
 
-    # ---- one tick ------------------------------------------------------------------------------------------------
-
     def tick(self) -> Cycle | None:
         """Check the lease and the clock once, and run the due tasks. Return the cycle if one ran."""
         with self._ticking:
@@ -270,18 +254,13 @@ class Scheduler:
                 return None
             with self._changed:
                 begun = self._begin(now)
-            if begun is None:
-                return None
-            return self._run(lease, now, *begun)
+            return None if begun is None else self._run(lease, now, *begun)
 
     def _stand_by(self, now: datetime.datetime) -> None:
-        """Move old anchors forward, because the lease holder runs the tasks.
-
-        Only tasks that it may have missed before a takeover stay due.
-        """
+        """Move old anchors forward: the lease holder runs these tasks. What it may have missed stays due."""
         anchor = now - datetime.timedelta(seconds=OVERLAP_LEASES * self._settings.lease_seconds)
-        for name, found in self._timings.items():
-            if found.anchor < anchor:
+        for name, timing in self._timings.items():
+            if timing.anchor < anchor:
                 self._timings[name] = self._timing(name, anchor)
         with self._changed:
             if self._requested is not None:
@@ -343,7 +322,7 @@ class Scheduler:
         try:
             self._on_cycle(cycle)
         except Exception as error:  # noqa: BLE001  # a subscriber must not stop the scheduler
-            self._trouble = f"A callback failed after cycle {number}: {type(error).__name__}: {error}"
+            self._trouble = f"A callback failed after cycle {number}: {error_text(error)}"
         return cycle
 
     def _run_group(self, lease: Lease, number: int, trigger: Trigger, tasks: tuple[ScheduledTask, ...]) -> TaskResult:
@@ -356,14 +335,7 @@ class Scheduler:
             lease.check()
         except Exception as error:  # noqa: BLE001  # nothing runs under a lease that cannot be checked
             return _failure(names, Outcome.SKIPPED, error)
-        context = TaskContext(
-            cycle=number,
-            trigger=trigger,
-            tasks=names,
-            epoch=lease.epoch,
-            lease=lease,
-            stopping=self._stopping.is_set,
-        )
+        context = TaskContext(cycle=number, trigger=trigger, tasks=names, lease=lease, stopping=self._stopping.is_set)
         try:
             report = tasks[0].run(context)
         except Exception as error:  # noqa: BLE001  # an error of one group is its result and stops no other one
@@ -375,49 +347,42 @@ class Scheduler:
         self._history.append(cycle)
         self._changed.notify_all()
 
-    # ---- the lease -----------------------------------------------------------------------------------------------
-
     def _held_lease(self) -> Lease | None:
         """Return the lease if this process holds or can acquire it. Otherwise return None and set `_standby_reason`."""
         with self._leasing:
             try:
-                lease = self._renewed() or self._acquired()
+                self._renew()
+                if self._lease is None and not self._stopping.is_set():
+                    self._acquire()
             except Exception as error:  # noqa: BLE001  # a table that cannot be read is not a free lease
                 self._standby_reason = error_text(error)
                 return None
-            if lease is not None:
+            if self._lease is not None:
                 self._standby_reason = None
-            return lease
+            return self._lease
 
-    def _renewed(self) -> Lease | None:
+    def _renew(self) -> None:
         lease = self._lease
         if lease is None:
-            return None
+            return
         try:
             lease.check()
             lease.renew_if_due()
         except Fenced:
             self._lease = None
             lease.release()
-            return None
-        return lease
 
-    def _acquired(self) -> Lease | None:
-        if self._stopping.is_set():
-            return None
+    def _acquire(self) -> None:
         lease = self._leases.take(COMPACTOR, role=self._settings.role)
         if lease is None:
             row = self._leases.row(COMPACTOR)
             self._standby_reason = f"{row.described()} holds the lease" if row else "another process was quicker"
-            return None
-        self._lease = lease.keep()
-        return lease
-
-    # ---- helpers -------------------------------------------------------------------------------------------------
+        else:
+            self._lease = lease.keep()
 
     def _timing(self, name: str, anchor: datetime.datetime) -> Timing:
         jitter = self._clock.jitter() * self._settings.schedule_jitter_seconds
-        return timing(self._tasks[name].cron, anchor, jitter_seconds=jitter)
+        return timing_after(self._tasks[name].cron, anchor, jitter_seconds=jitter)
 
     def _selected(self, names: Iterable[str] | None) -> tuple[ScheduledTask, ...]:
         if names is None:
@@ -440,11 +405,6 @@ class Scheduler:
                     f"Cycle {busy[0]} is already running. No other was begun. Wait until it has ended.",
                     reason=Reason.CYCLE_RUNNING,
                 )
-
-
-def error_text(error: Exception) -> str:
-    """Return the text of an error. The type comes first unless the error is one of Siltstone's."""
-    return str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
 
 
 def _failure(tasks: tuple[str, ...], outcome: Outcome, error: Exception, *, seconds: float = 0.0) -> TaskResult:

@@ -15,6 +15,7 @@ no compactor ran are caught up once.
 import datetime
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
@@ -33,7 +34,7 @@ from siltstone.compactor.events import (
 )
 from siltstone.compactor.leased_runner import LeasedRunner
 from siltstone.compactor.schedule import due_crons, lane_of, schedule, scheduled_tasks
-from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler, error_text
+from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler
 from siltstone.compactor.status import CompactorState, holder_facts
 from siltstone.compactor.tasks import (
     RECOVERY,
@@ -46,7 +47,7 @@ from siltstone.compactor.tasks import (
     Trigger,
 )
 from siltstone.coordination.state_files import STATUS
-from siltstone.errors import SiltstoneError
+from siltstone.errors import SiltstoneError, error_text
 from siltstone.maintenance.service import MaintenanceService
 from siltstone.model.compaction_request import Selection
 
@@ -71,15 +72,7 @@ class CompactorService:
         interrupt: Callable[[], None] = lambda: None,
         continuous: bool = True,
     ) -> None:
-        """Prepare the tasks. Nothing runs yet. Use `Lake.compactor`.
-
-        Args:
-            maintenance: plans and runs the cycles.
-            names: returns the datasets to maintain, before each cycle; None means all.
-            only: tiers and kinds of jobs; None means all.
-            on_event: receives every event, from several threads.
-            interrupt: interrupts the running Spark work.
-            continuous: false for a single cycle: no scheduled task runs, and jobs need no workers.
+        """Prepare the tasks; see `Lake.compactor`. Nothing runs yet. `interrupt` interrupts the running Spark work.
 
         Raises:
             InvalidRequest: the role may not compact, a task is unknown, or settings contradict each other.
@@ -120,8 +113,6 @@ class CompactorService:
         self._closing = threading.Event()
         self._monitor: threading.Thread | None = None
 
-    # ---- start and stop ------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Run until `stop`, on separate threads."""
         self._apply_pause()
@@ -151,7 +142,7 @@ class CompactorService:
                 try:
                     self._interrupt()  # a session that is still starting is interrupted by the next call
                 except Exception as error:  # noqa: BLE001  # an error of Spark must not keep the compactor from stopping
-                    self._on_event(Trouble(error=f"{type(error).__name__}: {error}"))
+                    self._on_event(Trouble(error=error_text(error)))
                 done = self._scheduler.stop(seconds=1.0)
         self._closing.set()
         if self._monitor is not None:
@@ -170,8 +161,6 @@ class CompactorService:
     def wait_for_stop_request(self, seconds: float) -> bool:
         """Wait `seconds`, or until another process requests a stop (`silt compactor stop`). Return true if one did."""
         return self._stop_requested.wait(seconds)
-
-    # ---- control -------------------------------------------------------------------------------------------------
 
     def trigger(self, names: Sequence[str] | None = None) -> int:
         """Request a cycle of all tasks, or of the named ones, also while paused; return its number.
@@ -216,8 +205,6 @@ class CompactorService:
         """Return the last cycles of this compactor, oldest first."""
         return self._scheduler.history()
 
-    # ---- tasks ---------------------------------------------------------------------------------------------------
-
     def _schedule(self) -> dict[str, str | None]:
         crons = schedule(self._settings, of_datasets=self._maintenance.dataset_tiers())
         return crons if self._continuous else dict.fromkeys(crons)
@@ -227,13 +214,11 @@ class CompactorService:
 
     def _update_schedule(self) -> None:
         """Apply changed crons of datasets. An error is left to the cycle, which reports it."""
-        try:
+        with suppress(SiltstoneError):
             crons = self._schedule()
-        except SiltstoneError:
-            return
-        if crons != self._crons:
-            self._crons = crons
-            self._scheduler.replace_tasks(self._tasks())
+            if crons != self._crons:
+                self._crons = crons
+                self._scheduler.replace_tasks(self._tasks())
 
     def _run(self, task: TaskContext) -> CycleReport | None:
         """Run the due tasks as one cycle, which recovers first. Recovery alone plans nothing."""
@@ -262,11 +247,9 @@ class CompactorService:
 
     def _on_cycle_event(self, event: CompactionEvent) -> None:
         """Pass on the events of cycles that concern jobs. `CycleCompleted` follows when all tasks have ended."""
-        match event:
-            case CycleBegan(jobs=()) | CycleEnded() | CycleReported():
-                return
-            case _:
-                self._on_event(event)
+        is_empty = isinstance(event, CycleBegan) and not event.jobs
+        if not is_empty and not isinstance(event, CycleEnded | CycleReported):
+            self._on_event(event)
 
     def _on_cycle(self, cycle: Cycle) -> None:
         """Record the result of a cycle, and the times of its tasks."""
@@ -280,8 +263,6 @@ class CompactorService:
             for name in result.tasks
         }
         self._files.ended(summary, settled=settled)
-
-    # ---- state files ---------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         while not self._closing.is_set():
@@ -311,13 +292,11 @@ class CompactorService:
         with self._report_mutex:
             if status.holder is None or status.state is SchedulerState.STANDING_BY:
                 self._holder = None
-                because = status.standing_by_because
-                if (
-                    because not in (self._standing_by_because, NOT_CHECKED)
-                    and status.state is SchedulerState.STANDING_BY
-                ):
-                    self._standing_by_because = because
-                    self._on_event(StandingBy(because=because or ""))
+                reason = status.standing_by_because
+                is_new = reason not in (self._standing_by_because, NOT_CHECKED)
+                if is_new and status.state is SchedulerState.STANDING_BY:
+                    self._standing_by_because = reason
+                    self._on_event(StandingBy(because=reason or ""))
             elif status.holder.holder != self._holder and status.state is not SchedulerState.STOPPED:
                 self._holder, self._standing_by_because = status.holder.holder, None
                 self._on_event(LeaseAcquired(epoch=status.holder.epoch))
@@ -330,7 +309,7 @@ class CompactorService:
         self._on_event(Paused() if paused else Resumed())
 
     def _write_status(self, status: SchedulerStatus) -> None:
-        if status.holder is None:
+        if status.holder is None:  # the lease was lost meanwhile
             return
         cycle = status.running_cycle
         if cycle is not None and cycle not in self._running_since:
@@ -351,13 +330,8 @@ class CompactorService:
 
     def _write_stopped(self) -> None:
         """Write that this compactor has stopped, unless another compactor has written its status meanwhile."""
-        if not self._written:
-            return
-        try:
-            status = self._files.read(STATUS)
+        with suppress(SiltstoneError):  # the released lease shows the same
+            status = self._files.read(STATUS) if self._written else None
             if status is not None and status.get("holder") == self._written["holder"]:
-                self._files.write(
-                    STATUS, {**self._written, "state": str(SchedulerState.STOPPED), "running_cycle": None}
-                )
-        except SiltstoneError:
-            return  # the released lease shows the same
+                stopped = {"state": str(SchedulerState.STOPPED), "running_cycle": None}
+                self._files.write(STATUS, {**self._written, **stopped})

@@ -32,13 +32,11 @@ class CompactorState:
         return self._files.remove(PAUSED)
 
     def is_paused(self) -> bool:
-        """Return true if the schedule is paused."""
+        """True if the schedule is paused."""
         return self._files.read(PAUSED) is not None
 
     def stop(self, *, seconds: float) -> str | None:
-        """Request the lease holder to stop, and wait until the lease is free.
-
-        Return the process that takes over, if any.
+        """Request the lease holder to stop, wait until the lease is free, and return the next holder, if any.
 
         The request names the holder. A request that a crash left behind does not stop another compactor.
 
@@ -62,7 +60,7 @@ class CompactorState:
         raise Unavailable(f"{row.described()} has not stopped within {seconds:g} seconds.")
 
     def is_stop_requested(self, holder: str) -> bool:
-        """Return true if another process has requested this lease holder to stop."""
+        """True if another process has requested this lease holder to stop."""
         request = self._files.read(STOP)
         return request is not None and request.get("holder") == holder
 
@@ -74,8 +72,7 @@ class CompactorState:
         """
         row, holder = self._leases.row(COMPACTOR), self._leases.holder(COMPACTOR)
         status, cycles, paused = self._files.read(STATUS), self._files.cycles(), self._files.read(PAUSED)
-        is_current = status is not None and holder is not None and status.get("holder") == holder.holder
-        current = status if status is not None and is_current else {}
+        current = status if status and holder is not None and status.get("holder") == holder.holder else {}
         return {
             "running": holder is not None,
             "holder": holder_facts(holder) if holder is not None else None,

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,35 +25,19 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """Context of a run.
-
-    `epoch` is the epoch of the lease when the run began. Every commit of the run carries it. A long task calls `check`
-    between its steps and polls `stopping`.
-    """
+    """Context of a run. A long task calls `lease.check` between its steps and polls `stopping`."""
 
     cycle: int
     trigger: Trigger
     tasks: tuple[str, ...]
     """Names of all tasks of this run. They are due together and have the same function."""
-    epoch: int
     lease: Lease
     stopping: Callable[[], bool]
-
-    def check(self) -> None:
-        """Check that this process still holds the lease.
-
-        Raises:
-            Fenced: another process has acquired the lease.
-        """
-        self.lease.check()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledTask:
-    """A function with a schedule.
-
-    Neighbouring tasks with the same function that are due together form one run, so that they are planned together.
-    """
+    """A function with a schedule. Due neighbours with the same function form one run and are planned together."""
 
     name: str
     run: "Callable[[TaskContext], CycleReport | None]"
@@ -101,16 +85,9 @@ class TaskResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
         report = self.report.to_dict() if self.report is not None else None
-        return {
-            "tasks": list(self.tasks),
-            "outcome": str(self.outcome),
-            "seconds": self.seconds,
-            "report": report,
-            "error": self.error,
-            "error_kind": self.error_kind,
-            "error_reason": self.error_reason,
-        }
+        return data | {"tasks": list(self.tasks), "outcome": str(self.outcome), "report": report}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +123,9 @@ class Cycle:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cycle as plain data, with times as ISO text."""
-        return {
-            "number": self.number,
-            "trigger": str(self.trigger),
-            "epoch": self.epoch,
-            "started": self.started.isoformat(),
-            "ended": self.ended.isoformat(),
-            "seconds": self.seconds,
-            "results": [result.to_dict() for result in self.results],
-        }
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        times = {"started": self.started.isoformat(), "ended": self.ended.isoformat()}
+        return data | times | {"trigger": str(self.trigger), "results": [result.to_dict() for result in self.results]}
 
 
 class SchedulerState(StrEnum):

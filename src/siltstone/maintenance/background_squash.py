@@ -27,12 +27,12 @@ class BackgroundSquash:
         """Squash the changes of a dataset if they have too many small files."""
         if not self._min_files or version % CHECK_COMMITS or len(store.changes.files()) < self._min_files:
             return
-        self._components.background.start("squash", store.path, lambda: self._squash(store))
 
-    def _squash(self, store: Store) -> str | None:
-        """Squash the changes. Return the error text instead of raising."""
-        try:
-            self._components.operations.squash(store, many=self._min_files)
-        except (OSError, SiltstoneError, LogChanged, pa.ArrowException) as error:
-            return str(error)
-        return None
+        def squash() -> str | None:
+            try:
+                self._components.operations.squash(store, many=self._min_files)
+            except (OSError, SiltstoneError, LogChanged, pa.ArrowException) as error:
+                return str(error)
+            return None
+
+        self._components.background.start("squash", store.path, squash)

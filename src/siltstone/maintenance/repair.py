@@ -99,9 +99,8 @@ class Repairs:
 
     def damages(self) -> list[Damage]:
         """List every damage. Nothing is changed."""
-        system = list(self._refused_system())
-        refused = {damage.subject for damage in system}
-        damages = [*system]
+        damages = list(self._refused_system())
+        refused = {damage.subject for damage in damages}
         if REGISTRY not in refused:
             tables = list(self._refused_tables())
             lost = self._lost_files(but={damage.subject for damage in tables})
@@ -117,7 +116,7 @@ class Repairs:
             InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
             Conflict: the damage cannot be repaired, or has changed meanwhile. Nothing was changed.
         """
-        if not damage.repairable:
+        if not damage.repairable or damage.kind is DamageKind.FILES:
             raise Conflict(f"{damage.subject} was not repaired: {damage.remedy}")
         name = damage.subject
         match damage.kind:
@@ -135,8 +134,6 @@ class Repairs:
                 self._system[name].undo_foreign()
             case DamageKind.NOTE:
                 self._state_files.remove(name)
-            case DamageKind.FILES:
-                raise Conflict(f"{name} was not repaired: {damage.remedy}")
 
     def _drop_missing(self, name: str, *, allowed: bool) -> None:
         if not allowed:
@@ -159,13 +156,7 @@ class Repairs:
                 with suppress(Conflict):
                     damage = table_repair.foreign_damage(table, str(error))
                     if damage.repairable or subject != JOURNAL:  # `_broken_journal` reports the journal
-                        yield Damage(
-                            kind=DamageKind.SYSTEM,
-                            subject=subject,
-                            found=damage.found,
-                            remedy=damage.remedy,
-                            repairable=damage.repairable,
-                        )
+                        yield Damage(kind=DamageKind.SYSTEM, subject=subject, **asdict(damage))
             except (SiltstoneError, OSError):
                 continue  # unavailable now, which is not a damage
 
@@ -195,14 +186,8 @@ class Repairs:
         for row in self._registry.all():
             with suppress(Gone, NotFound, Unavailable, InvalidRequest):
                 if self._registry.broken(row) is None and (damage := table_repair.damage_of(self._registry.store(row))):
-                    yield Damage(
-                        kind=DamageKind.TABLES,
-                        subject=str(row.name),
-                        found=damage.found,
-                        remedy=damage.remedy,
-                        repairable=damage.repairable,
-                        incarnation=row.incarnation,
-                    )
+                    subject, incarnation = str(row.name), row.incarnation
+                    yield Damage(kind=DamageKind.TABLES, subject=subject, incarnation=incarnation, **asdict(damage))
 
     def _lost_files(self, *, but: Collection[str]) -> Iterator[Damage]:
         """List the datasets with damaged or missing data files, except those in `but`, which are damaged as a whole."""

@@ -41,10 +41,7 @@ from siltstone.model.tiers import Tier, tiers_from_text
 
 
 class MaintenanceService:
-    """Runs the compaction cycles of one lake.
-
-    Use one object per process, because it remembers the time of its last sweep.
-    """
+    """Runs the compaction cycles of one lake. Use one object per process, because it remembers its last sweep."""
 
     def __init__(self, components: LakeComponents) -> None:
         """Use these components. Nothing is read or written yet."""
@@ -57,23 +54,18 @@ class MaintenanceService:
         self._pool: WorkerPool | None = None
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Pass every event of later cycles to a subscriber, after the journal.
-
-        An error of the subscriber reaches the caller.
-        """
+        """Pass every event of later cycles to a subscriber, after the journal. Its errors reach the caller."""
         self._subscribers.append(subscriber)
 
     def names(self) -> list[str]:
         """Return the names of all datasets."""
         return [str(row.name) for row in self._registry.all()]
 
-    # ---- planning ------------------------------------------------------------------------------------------------
-
     def plan(self, selection: Selection, *, cycle: int | None = None) -> Plan:
         """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""
         coming = max(self.journal.next_cycle(), self.components.state_files.cycles().get("last", 0) + 1)
         number = coming if cycle is None else cycle
-        return self._plan(selection, cycle=number, unfinished=self.recovery.look().running)
+        return self._plan(selection, cycle=number, unfinished=self.recovery.unsettled().running)
 
     def _plan(self, selection: Selection, *, cycle: int, unfinished: Sequence[UnfinishedJob]) -> Plan:
         tiers = tiers_from_text(self.settings.tiers)  # refuse contradictory tiers, even in a lake without a log
@@ -117,8 +109,6 @@ class MaintenanceService:
                 highest = max(highest, self.components.store(name).snapshot().epoch)
         return highest
 
-    # ---- running -------------------------------------------------------------------------------------------------
-
     def run_cycle(
         self,
         selection: Selection,
@@ -131,25 +121,16 @@ class MaintenanceService:
     ) -> CycleReport:
         """Recover, plan and run one cycle; see `Lake.run_cycle`.
 
-        Args:
-            selection: the selection of jobs to plan.
-            cycle: a number that was reserved for this cycle; default: reserve the next one.
-            epoch: the epoch of the lease. Without a lease each job has the epoch of its dataset.
-            continuous: true for a long-running process: its jobs run in workers by default.
-            subscribers: receive the events of this cycle, after those of `subscribe`.
-            stopping: once it returns true, no further job begins.
+        `cycle` is a reserved number; default: reserve the next one. `epoch` is that of the lease. Without a lease each
+        job has the epoch of its dataset. The jobs of a `continuous` process run in workers by default. The
+        `subscribers` of this cycle follow those of `subscribe`. Once `stopping` returns true, no further job begins.
         """
         check_may_compact(self.settings.role, doing="run a cycle")
         recovery = self.recover(epoch=epoch)
         number = self.components.state_files.next_cycle(at_least=self.journal.next_cycle()) if cycle is None else cycle
         plan = self._plan(selection, cycle=number, unfinished=recovery.running)
         return self.run_plan(
-            plan,
-            epoch=epoch,
-            continuous=continuous,
-            subscribers=subscribers,
-            stopping=stopping,
-            recovery=recovery,
+            plan, epoch=epoch, continuous=continuous, subscribers=subscribers, stopping=stopping, recovery=recovery
         )
 
     def run_request(
@@ -223,14 +204,7 @@ class MaintenanceService:
         return report
 
     def _check_no_cycle_runs(self) -> None:
-        """Refuse a second cycle.
-
-        Two cycles that begin at the same moment are safe, because the commit check refuses the later jobs.
-
-        Raises:
-            Conflict: a live process runs a cycle.
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Refuse a second cycle. Two that begin together are safe: the commit check refuses the later jobs."""
         owners = OwnerLiveness(self._layout.work, clock=self.clock, holder=self._lease_holder)
         for cycle in self.journal.open_cycles():
             if owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
@@ -260,16 +234,11 @@ class MaintenanceService:
         return self._pool
 
     def job_place(self, *, continuous: bool) -> JobPlace:
-        """Return where jobs run.
-
-        ``auto`` means workers in a continuous process without a given session or `spark_remote`.
-        """
+        """Return where jobs run. ``auto``: in workers if continuous and without a given session or `spark_remote`."""
         if self.settings.jobs is not JobPlace.AUTO:
             return self.settings.jobs
         has_session = self.components.context.session_given or bool(self.settings.spark_remote)
         return JobPlace.WORKER if continuous and not has_session else JobPlace.INLINE
-
-    # ---- journal and recovery ------------------------------------------------------------------------------------
 
     def recover(self, *, epoch: int | None = None) -> RecoveryReport:
         """Settle what crashed processes left; see `Lake.recover`. `epoch` is the epoch of this process's lease."""
@@ -278,7 +247,7 @@ class MaintenanceService:
 
     def unfinished_jobs(self) -> RecoveryReport:
         """Return the jobs that have not ended, and records that cannot be read. Nothing is changed."""
-        return self.recovery.look()
+        return self.recovery.unsettled()
 
     def history(self, limit: int = 20) -> list[CycleEntry]:
         """Return the last cycles that had jobs, newest first."""

@@ -8,7 +8,7 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.compaction.operations.dataset_maintenance import PURGE_TRIES, DatasetMaintenance
-from siltstone.compaction.operations.fold import check_schemas, empty_plan, report_of
+from siltstone.compaction.operations.fold import check_schemas, initial_plan, report_of
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict
@@ -54,7 +54,7 @@ class Overtaken(DatasetMaintenance):
         if not snapshot.unfolded:
             raise Conflict("Another fold was first.")
         fold_by_arrow(dataset)
-        return report_of(store, empty_plan(store.snapshot()), (), 0.0)
+        return report_of(store, initial_plan(store.snapshot()), (), 0.0)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ from siltstone.failpoints import arm
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.reports import JobResult, RollUpReport
-from tests.support.internals import compactor_of, replace_own_jvms, stores_of
+from tests.support.internals import compactor_of, idle_workers, replace_own_jvms, stores_of, taken_worker
 from tests.support.tables import FAST
 
 NAME = "web.eu.clicks"
@@ -723,3 +724,29 @@ def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monk
     assert classify(evidence_of(error)) is Failure.KILLED
     assert classify(evidence_of(error)).splittable
     assert classify(evidence_of(error_from(fenced))) is Failure.FENCED
+
+
+def test_a_worker_that_dies_while_it_is_taken_is_not_closed_under_its_job(lake: Lake) -> None:
+    from siltstone.compaction.execution.worker_pool import WorkerPool
+
+    class Dying:
+        """Its process ends between the first and the second check."""
+
+        checks = 0
+        closed = False
+
+        def alive(self) -> bool:
+            self.checks += 1
+            return self.checks == 1
+
+        def close(self) -> None:
+            self.closed = True
+
+    pool = WorkerPool(
+        lake.path, settings=lake.settings, clock=SystemClock(), operations=compactor_of(lake), store=stores_of(lake)
+    )
+    dying = Dying()
+    worker: Any = dying
+    idle_workers(pool).append(worker)
+    assert taken_worker(pool, job(2)) is worker
+    assert (dying.closed, idle_workers(pool)) == (False, []), "the job finds out that its worker has ended"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.planning.budget import chosen
+from siltstone.compaction.planning.budget import select_jobs
 from siltstone.compaction.planning.model import (
     COLUMNS,
     Backlog,
@@ -53,7 +53,7 @@ def names(found: tuple[JobSpec, ...]) -> list[str]:
 
 
 def choose(candidates: list[JobSpec], *, cycle: int = 0, budget: int = 10) -> list[str]:
-    return names(chosen(candidates, lanes=LANES, cycle=cycle, budget_bytes=budget)[0])
+    return names(select_jobs(candidates, lanes=LANES, cycle=cycle, budget_bytes=budget)[0])
 
 
 # ---- the choice ----------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_the_oldest_of_a_lane_is_first_and_the_others_go_by_score():
 def test_the_budget_holds_to_the_byte_and_smaller_jobs_may_pass():
     waiting = [candidate("fold", "old", cost=6, since=0), candidate("hourly", "big", cost=5, since=0)]
     waiting.append(candidate("hourly", "fits", cost=4, since=1))
-    jobs, over = chosen(waiting, lanes=LANES, cycle=0, budget_bytes=10)
+    jobs, over = select_jobs(waiting, lanes=LANES, cycle=0, budget_bytes=10)
     assert names(jobs) == ["old", "fits"]
     assert [figures(found.reason) for found in over] == ["5 4 10"]
     assert names(over) == ["big"]
@@ -91,7 +91,7 @@ def test_a_job_that_is_larger_than_the_budget_runs_when_its_lane_is_first():
 def test_batches_of_one_period_stand_in_order():
     first = candidate("fold", "x", cost=1, since=5, saved=1, batch=1)
     batches = [first, replace(first, batch=2, saved_bytes=100), replace(first, batch=3, saved_bytes=1000)]
-    jobs, _ = chosen(batches, lanes=LANES, cycle=0, budget_bytes=10)
+    jobs, _ = select_jobs(batches, lanes=LANES, cycle=0, budget_bytes=10)
     assert [job.batch for job in jobs] == [1, 2, 3]
 
 
@@ -123,7 +123,7 @@ def test_no_candidate_waits_longer_than_a_turn_for_itself_and_each_older_one_of_
             deadline[name] = number + (older + 1) * len(LANES)
             waiting[name] = candidate(lane, name, cost=cost, saved=saved, since=number * 10 + at)
         cycle = first_cycle + number
-        jobs, over = chosen(waiting.values(), lanes=LANES, cycle=cycle, budget_bytes=budget)
+        jobs, over = select_jobs(waiting.values(), lanes=LANES, cycle=cycle, budget_bytes=budget)
         assert sorted(names(jobs) + names(over)) == sorted(waiting)
         assert sum(job.cost_bytes for job in jobs) <= budget or all(job.cost_bytes == 0 for job in jobs[1:])
         for job in jobs:

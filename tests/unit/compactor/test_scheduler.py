@@ -341,7 +341,7 @@ def test_a_standby_takes_over_at_once_when_the_holder_dies_and_runs_its_missed_t
     assert second.tick() is not None
     assert first.tick() is None
     assert first.status().state is SchedulerState.STANDING_BY
-    assert bench.runs[-1].epoch == 2
+    assert bench.runs[-1].lease.epoch == 2
 
 
 def test_tasks_due_while_the_lease_was_free_run_after_the_takeover(bench: Bench):
@@ -373,7 +373,7 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
         bench.clock.pass_time(seconds=SETTINGS.lease_seconds)  # it hangs, and another one sees that
         taken(other)
         with pytest.raises(Fenced):
-            run.check()
+            run.lease.check()
 
     scheduler = bench.scheduler(bench.task("a", HOURLY, overtaken), bench.task("b", HOURLY))
     bench.clock.pass_time(minutes=5)

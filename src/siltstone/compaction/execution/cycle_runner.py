@@ -4,6 +4,7 @@ A runner with several slots gets each job in a separate thread. Jobs of one data
 not exclude each other. The thread that runs the cycle passes on all events.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
@@ -58,8 +59,6 @@ class _Cycle:
         self._subscribers = subscribers
         self._stopping = stopping
         self._clock = clock
-        self._interrupted = False
-        """True once the thread that runs the cycle was interrupted."""
 
     def publish(self, event: CompactionEvent) -> None:
         """Pass an event to every subscriber."""
@@ -81,6 +80,11 @@ class _Cycle:
         """Run `width` jobs at once. An interrupt of this thread cancels them."""
         waiting, running = list(jobs), dict[Future[JobResult], Job]()
         done: dict[str, JobResult] = {}
+        interrupted = threading.Event()
+
+        def stopping() -> bool:
+            return interrupted.is_set() or self._stopping()
+
         with ThreadPoolExecutor(width, thread_name_prefix="siltstone-job") as pool:
             try:
                 while running or (waiting and not self._stopping()):
@@ -92,17 +96,12 @@ class _Cycle:
                             break
                         waiting.remove(job)
                         self.publish(JobBegan(job=job))
-                        future = pool.submit(
-                            run_with_retries, job, self._runner, clock=self._clock, stopping=self._is_stopping
-                        )
+                        future = pool.submit(run_with_retries, job, self._runner, clock=self._clock, stopping=stopping)
                         running[future] = job
                     for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
                         job = running.pop(future)
                         done[job.id] = future.result()
                         self.publish(JobEnded(job=job, result=done[job.id]))
             finally:
-                self._interrupted = True  # the guards of the running jobs end them
+                interrupted.set()  # the guards of the running jobs end them
         return done
-
-    def _is_stopping(self) -> bool:
-        return self._interrupted or self._stopping()

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from siltstone.compaction.planning.model import (
-    OPEN_COST_BYTES,
-    FileEntry,
-    JobKind,
-    JobSpec,
-    files_needed,
-    total_bytes,
-    total_rows,
-)
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Partition
 from siltstone.errors import InvalidRequest
 from siltstone.model.reports import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
@@ -36,16 +28,13 @@ ON_SPARK: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP, JobKind.CLUSTER, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One planned job.
-
-    `epoch` is that of the lease under which it was planned. Its commit carries the epoch and is refused once a higher one has
-    committed. None means the epoch of the dataset.
-    """
+    """One planned job."""
 
     id: str
     cycle: int
     spec: JobSpec
     epoch: int | None = None
+    """Epoch of its lease; None means that of the dataset. Its commit is refused once a higher epoch has committed."""
     is_part: bool = False
     """True for a part of a job that was split."""
 
@@ -56,7 +45,7 @@ class Job:
 
     def part(self, number: int, files: Sequence[FileEntry]) -> "Job":
         """Return the same job over some of its files, with an id below its own."""
-        return replace(self, id=f"{self.id}.{number}", spec=narrowed(self.spec, files), is_part=True)
+        return replace(self, id=f"{self.id}.{number}", spec=self.spec.over(files), is_part=True)
 
     @property
     def until(self) -> int | None:
@@ -67,55 +56,33 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data for `from_dict`."""
-        return {
-            "id": self.id,
-            "cycle": self.cycle,
-            "epoch": self.epoch,
-            "is_part": self.is_part,
-            "spec": asdict(self.spec),
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Job":
         """Return the job from the data that `to_dict` returned."""
         spec = dict(data["spec"])
-        entries = [FileEntry(*values) for values in spec.pop("files")]
-        files = tuple(entry._replace(partition=_partition(entry.partition)) for entry in entries)
-        kind, partition = JobKind(spec.pop("kind")), _partition(spec.pop("partition"))
-        by = tuple(spec.pop("by"))
-        candidate = JobSpec(kind=kind, partition=partition, files=files, by=by, **spec)
-        return cls(id=data["id"], cycle=data["cycle"], epoch=data["epoch"], is_part=data["is_part"], spec=candidate)
+        files = (FileEntry(*values) for values in spec["files"])
+        spec["files"] = tuple(file._replace(partition=_partition(file.partition)) for file in files)
+        spec |= {"kind": JobKind(spec["kind"]), "partition": _partition(spec["partition"]), "by": tuple(spec["by"])}
+        return cls(**{**data, "spec": JobSpec(**spec)})
 
 
-def _partition(values: Sequence[Sequence[Any]]) -> tuple[tuple[str, str | None], ...]:
+def _partition(values: Sequence[Sequence[Any]]) -> Partition:
     return tuple((name, value) for name, value in values)
 
 
-def narrowed(spec: JobSpec, files: Sequence[FileEntry]) -> JobSpec:
-    """Return the same candidate over some of its files, with the totals of these files."""
-    size = total_bytes(files)
-    after = files_needed(size, spec.target_bytes) if spec.target_bytes else 1
-    return replace(
-        spec,
-        files=tuple(files),
-        files_after=after,
-        rows=total_rows(files),
-        cost_bytes=size,
-        saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
-    )
-
-
-def exclude_each_other(one: JobSpec, other: JobSpec) -> bool:
-    """Return true if two jobs must not run side by side: one would be refused, or wait for the other.
+def exclude_each_other(first: JobSpec, second: JobSpec) -> bool:
+    """True if two jobs must not run side by side: one would be refused, or wait for the other.
 
     Jobs over given files run beside jobs over different files of the same dataset. A fold, squash or vacuum runs
     alone.
     """
-    if one.dataset != other.dataset:
+    if first.dataset != second.dataset:
         return False
-    if one.kind not in ON_GIVEN_FILES or other.kind not in ON_GIVEN_FILES:
+    if first.kind not in ON_GIVEN_FILES or second.kind not in ON_GIVEN_FILES:
         return True
-    return not {file.path for file in one.files}.isdisjoint(file.path for file in other.files)
+    return not {file.path for file in first.files}.isdisjoint(file.path for file in second.files)
 
 
 class Runner(Protocol):

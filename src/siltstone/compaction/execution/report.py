@@ -1,6 +1,6 @@
 """Report of a cycle, and the journal's entries about past cycles: values for people and for JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
@@ -32,9 +32,6 @@ class CycleReport(Sequence[JobResult]):
 
     def __len__(self) -> int:
         return len(self.results)
-
-    def __iter__(self) -> Iterator[JobResult]:
-        return iter(self.results)
 
     @property
     def failed(self) -> tuple[JobResult, ...]:

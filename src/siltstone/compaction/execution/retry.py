@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from siltstone.clock import Clock
 from siltstone.compaction.execution.job import DIVISIBLE, Job, Report, Runner, StoppableRunner
 from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, evidence_of
-from siltstone.compaction.planning.model import JobKind, JobSpec
+from siltstone.compaction.planning.model import JobKind
 from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, reason_of
 from siltstone.model.reports import FailedAttempt, JobResult
 
@@ -34,13 +35,15 @@ MAX_REREADS: Final = 8
 """Highest number of retries without unreadable inputs. In each retry Spark may find another unreadable file."""
 POLL_SECONDS: Final = 0.1
 
+_HINTS: Final = {
+    Failure.CANCELLED: "Cancelled.",
+    Failure.TIME_LIMIT: "The time limit of one attempt (setting job_minutes) was over.",
+    Failure.OUT_OF_MEMORY: "Out of memory (settings worker_memory_mb, spark_memory_mb).",
+}
 Stopping = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
-"""Fields of a fold's report about base before the fold: the first part's values count.
-
-Fields about base after it: the last part's.
-"""
+"""Fields of a fold's report about base before the fold: the first part's value counts, for all others the last."""
 SUMMED_OF_FOLDS: Final = frozenset(
     {
         "change_rows",
@@ -80,25 +83,14 @@ def split(part: JobPart) -> tuple[JobPart, ...]:
     spec = part.job.spec
     if spec.kind not in DIVISIBLE or part.depth >= MAX_DEPTH:
         return ()
-    middle = _middle(spec)
+    half = middle = (part.files + 1) // 2
+    if spec.kind is JobKind.FOLD:  # it is cut only between two sequences
+        cuts = [at for at, (file, following) in enumerate(pairwise(spec.files), 1) if file.order < following.order]
+        middle = min(cuts, key=lambda at: abs(at - half), default=0)
     if min(middle, part.files - middle) < FLOOR_FILES:
         return ()
-    cut = (spec.files[:middle], spec.files[middle:])
-    return tuple(JobPart(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(cut, 1))
-
-
-def _middle(spec: JobSpec) -> int:
-    """Return the number of files of the first half.
-
-    A fold is cut only between two sequences; 0 means that it cannot be cut.
-    """
-    count = len(spec.files)
-    half = (count + 1) // 2
-    if spec.kind is not JobKind.FOLD:
-        return half
-    orders = [file.order for file in spec.files]
-    places = [at for at in range(1, count) if orders[at - 1] < orders[at]]
-    return min(places, key=lambda at: abs(at - half), default=0)
+    halves = (spec.files[:middle], spec.files[middle:])
+    return tuple(JobPart(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(halves, 1))
 
 
 def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
@@ -107,7 +99,7 @@ def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: Stoppi
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenUp:
+class _FinalFailure:
     """Failure that is not retried: its class, its text, and the kind and reason of the error."""
 
     failure: Failure
@@ -128,7 +120,7 @@ class _JobExecution:
     attempts: int = 0
     reports: list[Report] = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
-    given_up: list["_GivenUp"] = field(default_factory=list)
+    final_failures: list[_FinalFailure] = field(default_factory=list)
     corrupt: dict[str, str] = field(default_factory=dict)
 
     def result(self) -> JobResult:
@@ -137,13 +129,13 @@ class _JobExecution:
         while self.waiting:
             self.waiting.extendleft(reversed(self._attempt(self.waiting.popleft())))
         spec = self.job.spec
-        left = self.given_up[0] if self.given_up else None
-        if left is None:
+        final = self.final_failures[0] if self.final_failures else None
+        if final is None:
             outcome = "done"
         elif self.reports:
             outcome = "partly"
         else:
-            outcome = "cancelled" if left.failure is Failure.CANCELLED else "failed"
+            outcome = "cancelled" if final.failure is Failure.CANCELLED else "failed"
         reports = [report.to_dict() for report in self.reports]
         for report in reports:
             report.pop("outputs", None)  # the result has those of all parts
@@ -155,11 +147,11 @@ class _JobExecution:
             period=spec.period,
             trigger=spec.trigger,
             report=combined(reports),
-            error=None if left is None else left.text,
-            error_kind=None if left is None else left.kind,
-            error_reason=None if left is None or left.reason is None else str(left.reason),
+            error=None if final is None else final.text,
+            error_kind=None if final is None else final.kind,
+            error_reason=None if final is None or final.reason is None else str(final.reason),
             outcome=outcome,
-            failure=None if left is None else str(left.failure),
+            failure=None if final is None else str(final.failure),
             attempts=self.attempts,
             seconds=self.clock.monotonic_seconds() - started,
             failed_attempts=tuple(self.failed),
@@ -171,7 +163,7 @@ class _JobExecution:
         """Make one attempt. Return the parts to run in its place."""
         if self.stopping():
             text = f"Dataset {part.job.spec.dataset}: the job was cancelled."
-            self.given_up.append(_GivenUp(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
+            self.final_failures.append(_FinalFailure(Failure.CANCELLED, text, Unavailable.kind, Reason.CANCELLED))
             return ()
         self.attempts += 1
         with _Guard(self.runner, part.job, self.clock, self.stopping) as guard:
@@ -194,44 +186,29 @@ class _JobExecution:
                 instead = (JobPart(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
             instead = self._without_unreadable(part, error)
-        text = _error_text(error, failure)
+        text = f"{_HINTS[failure]} {error}" if failure in _HINTS else error_text(error)
         self.failed.append(
             FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
         )
         if not instead or isinstance(error, UnreadableFiles):
             kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind
-            self.given_up.append(_GivenUp(failure, text, kind, REASONS.get(failure) or reason_of(error)))
+            self.final_failures.append(_FinalFailure(failure, text, kind, REASONS.get(failure) or reason_of(error)))
             if part.job.spec.kind is JobKind.FOLD:
                 self.waiting.clear()  # later parts of a fold depend on this part
         return instead
 
     def _without_unreadable(self, part: JobPart, error: UnreadableFiles) -> Sequence[JobPart]:
-        """Return the part without its unreadable files.
-
-        Return nothing if too few files are left or the job needs all of them.
-        """
+        """Return the part without its unreadable files; empty if too few remain or the job needs all of them."""
         self.corrupt |= error.files
         spec = part.job.spec
-        left = [file for file in spec.files if file.path not in error.files]
+        readable = [file for file in spec.files if file.path not in error.files]
         if spec.kind is JobKind.FOLD:
             bad = min((file.order for file in spec.files if file.path in error.files), default=0)
-            left = [file for file in left if file.order < bad]
+            readable = [file for file in readable if file.order < bad]
         floor = 1 if spec.kind is JobKind.FOLD else FLOOR_FILES
-        if spec.kind not in DIVISIBLE or len(left) < floor or part.rereads >= MAX_REREADS:
+        if spec.kind not in DIVISIBLE or len(readable) < floor or part.rereads >= MAX_REREADS:
             return ()
-        return (JobPart(job=part.job.part(0, left), depth=part.depth, rereads=part.rereads + 1),)
-
-
-def _error_text(error: Exception, failure: Failure) -> str:
-    match failure:
-        case Failure.CANCELLED:
-            return f"Cancelled. {error}"
-        case Failure.TIME_LIMIT:
-            return f"The time limit of one attempt (setting job_minutes) was over. {error}"
-        case Failure.OUT_OF_MEMORY:
-            return f"Out of memory (settings worker_memory_mb, spark_memory_mb). {error}"
-        case _:
-            return error_text(error)
+        return (JobPart(job=part.job.part(0, readable), depth=part.depth, rereads=part.rereads + 1),)
 
 
 def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -266,9 +243,9 @@ class _Guard:
 
     def __enter__(self) -> "_Guard":
         if isinstance(self._runner, StoppableRunner):
-            watch = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
-            watch.start()
-            self._thread = watch
+            thread = threading.Thread(target=self._watch, args=(self._runner,), name="siltstone-guard", daemon=True)
+            thread.start()
+            self._thread = thread
         return self
 
     def __exit__(self, *_failure: object) -> None:

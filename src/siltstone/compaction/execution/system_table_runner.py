@@ -32,11 +32,7 @@ class SystemTableRunner:
     def run(self, job: Job) -> Report:
         """Run one job. For the event log: merge the planned files. Every event keeps its index.
 
-        The log also merges its files itself during appends. If it was faster, there is nothing left to do, and the job
-        succeeds.
-
-        Raises:
-            SiltstoneError: the job failed.
+        The log also merges its files itself during appends. If it was faster, the job has nothing to do and succeeds.
         """
         if job.spec.kind is not JobKind.EVENTS:
             return self._others.run(job)
@@ -44,10 +40,9 @@ class SystemTableRunner:
         table = open_table(self._layout.events, settings=self._settings, clock=self._clock)
         pinned = table.pin()
         planned = {file.path for file in job.spec.files}
-        taken = [file for file in pinned.files if file.path in planned]
+        live = [file for file in pinned.files if file.path in planned]
+        taken = live if len(live) == len(planned) else []
         written: list[DataFile] = []
-        if len(taken) < len(planned):
-            taken = []
         try:
             if taken:
                 written = squash_files(table, pinned.version, taken, liveness_folder=LIVENESS_FOLDER, clock=self._clock)

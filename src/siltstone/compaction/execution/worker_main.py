@@ -49,10 +49,7 @@ ORPHANED: Final = 3
 """Exit code of a worker whose parent died."""
 MAX_TEXT_CHARS: Final = 4000
 MAX_CAUSE_CHARS: Final = 200_000
-"""Highest number of characters of the causes of a failure.
-
-A Java stack trace names its innermost cause last, and that cause decides its class.
-"""
+"""Highest number of characters of a failure's causes. A Java stack trace names the decisive cause last."""
 
 Answer = dict[str, Any]
 

@@ -83,10 +83,10 @@ class WorkerPool:
         before = store.base.pin().version
         worker = self._take(job)
         try:
-            answer = worker.ask(self._lake, job)
+            answer = worker.run(self._lake, job)
         except WorkerLost as lost:
             self._put_back(job, worker, sound=False)
-            return self._settled(store, job, before, lost)
+            return self._settle(store, job, before, lost)
         except BaseException:
             self._put_back(job, worker, sound=False)
             raise
@@ -126,14 +126,11 @@ class WorkerPool:
         for worker in long:
             worker.close()
 
-    # ---- workers -------------------------------------------------------------------------------------------------
-
     def _take(self, job: Job) -> WorkerProcess:
         with self._mutex:
-            idle = [worker for worker in self._idle if worker.alive()]
             dead = [worker for worker in self._idle if not worker.alive()]
-            self._idle = idle
-            worker = self._idle.pop() if idle else None
+            self._idle = [worker for worker in self._idle if worker not in dead]
+            worker = self._idle.pop() if self._idle else None
             if worker is not None:
                 self._at_work[job.id] = worker
         for ended in dead:
@@ -161,22 +158,20 @@ class WorkerPool:
                 worker.kill()
             worker.close()
 
-    # ---- results ---------------------------------------------------------------------------------------------------
-
-    def _settled(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
+    def _settle(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
         """Check whether a lost worker has committed its job, and recover the dataset.
 
         The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
         """
         try:
-            landed = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
+            report = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
         except (SiltstoneError, OSError, LogChanged, LookupError):
-            landed = None  # then the files of the plan are gone, and a retry is refused
+            report = None  # then the files of the plan are gone, and a retry is refused
         with contextlib.suppress(SiltstoneError, OSError, LogChanged):
             self._operations.recover(store)
-        if landed is None:
+        if report is None:
             raise lost
-        return landed
+        return report
 
 
 def find_commit_since(store: Store, job: str, version: int) -> LandedReport | None:

@@ -63,7 +63,7 @@ def worker_settings(settings: Settings, *, scratch: Path) -> Settings:
 
 
 class WorkerProcess:
-    """One worker process. `ask` is called by one thread at a time, `kill` by any thread."""
+    """One worker process. `run` is called by one thread at a time, `kill` by any thread."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class WorkerProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Return true if the process is running."""
+        """True if the process is running."""
         return self._process.poll() is None
 
     def memory_mb(self) -> int:
@@ -122,10 +122,10 @@ class WorkerProcess:
         return size // BYTES_PER_MB
 
     def has_grown(self) -> bool:
-        """Return true if the worker uses more memory than it should."""
+        """True if the worker uses more memory than it should."""
         return self.memory_mb() > self._settings.spark_memory_mb + SPARE_MEMORY_MB
 
-    def ask(self, lake: Path, job: Job) -> dict[str, Any]:
+    def run(self, lake: Path, job: Job) -> dict[str, Any]:
         """Send a job to the worker, and return its answer.
 
         Raises:

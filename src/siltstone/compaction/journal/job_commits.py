@@ -27,11 +27,7 @@ def table_of(store: Store, kind: JobKind) -> Table | None:
 
 
 def version_of(store: Store, kind: JobKind) -> int | None:
-    """Return the current version of the table that a kind of job commits to. The job's commits have higher versions.
-
-    Raises:
-        Gone: the dataset was dropped.
-    """
+    """Return the current version of the table that a kind of job commits to. The job's commits have higher versions."""
     table = table_of(store, kind)
     return table.version() if table is not None else None
 
@@ -63,7 +59,7 @@ def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = Non
 
 
 def _is_of(name: str, job: str) -> bool:
-    """Return true if a commit belongs to a job, or to a part of it.
+    """True if a commit belongs to a job, or to a part of it.
 
     >>> _is_of("7-ab", "7-ab"), _is_of("7-ab.2", "7-ab"), _is_of("7-abc", "7-ab")
     (True, True, False)

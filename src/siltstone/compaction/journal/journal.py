@@ -85,14 +85,11 @@ from siltstone.model.roles import may_compact
 from siltstone.model.units import counted
 
 MOST_OPEN: Final = 1_000
-"""Highest number of unfinished cycles that are read together.
-
-More exist only if something has failed for a long time.
-"""
+"""Highest number of unfinished cycles that are read together. More exist only after failures for a long time."""
 EVENTS_AT_ONCE: Final = 10_000
 SETTLED: Final = (PartitionStatus.AVAILABLE, PartitionStatus.FAILED, PartitionStatus.DELEGATED)
-T = TypeVar("T")
 OPEN: Final = (BuildStatus.RECEIVED, BuildStatus.PLANNING, BuildStatus.EXECUTING)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -101,8 +98,8 @@ class _Running:
 
     build_request_id: str
     owner: Owner
-    liveness_lock: LivenessLock | None
     jobs: dict[str, Job]
+    liveness_lock: LivenessLock | None = None
     began: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
@@ -152,15 +149,15 @@ class OpenCycle:
 
 
 class Journal:
-    """The journal of one lake, and a subscriber of its cycles: one at a time. Safe to share between threads."""
+    """The journal of one lake, and a subscriber of its cycles: one at a time. Safe to share between threads.
+
+    Methods that read it raise Corruption or Unavailable if it cannot be read.
+    """
 
     def __init__(
         self, layout: Layout, *, settings: Settings, clock: Clock, store: Callable[[str], Store] | None = None
     ) -> None:
-        """Set up the journal.
-
-        Nothing is read or written yet. `store` returns the store of a dataset, to find its commits.
-        """
+        """Set up the journal. Nothing is read or written yet. `store` returns a dataset's store, to find commits."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -178,27 +175,19 @@ class Journal:
         return f"delta://{quote(str(self._layout.events))}"
 
     def log(self) -> EventLog | None:
-        """Return the event log; None if nothing was ever written.
+        """Return the event log; None if nothing was ever written."""
+        with self._mutex, log_errors(self._layout.events):
+            exists = self._opened is not None or has_versions(self._layout.events)
+        return self._open(create=False) if exists else None
 
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
-        with self._mutex:
-            with log_errors(self._layout.events):
-                is_there = self._opened is not None or has_versions(self._layout.events)
-            if self._opened is None and is_there:
-                self._opened = EventLog.open(self.uri, create=False, settings=self._access(), clock=self._clock)
-            return self._opened
-
-    def _open_or_create(self) -> EventLog:
+    def _open(self, *, create: bool) -> EventLog:
+        """Open the log once. A role that may compact may also write the journal."""
         with self._mutex:
             if self._opened is None:
-                self._opened = EventLog.open(self.uri, settings=self._access(), clock=self._clock)
+                writes = may_compact(self._settings.role)
+                settings = replace(self._settings, role=Role.ALL) if writes else self._settings
+                self._opened = EventLog.open(self.uri, create=create, settings=settings, clock=self._clock)
             return self._opened
-
-    def _access(self) -> Settings:
-        """Return the settings to open the log with. A role that may compact may also write the journal."""
-        return replace(self._settings, role=Role.ALL) if may_compact(self._settings.role) else self._settings
 
     def close(self) -> None:
         """Close the event log."""
@@ -207,24 +196,14 @@ class Journal:
             if opened is not None:
                 opened.close()
 
-    # ---- queries -------------------------------------------------------------------------------------------------
-
     def next_cycle(self) -> int:
-        """Return the number of the next cycle: one more than the highest number in the journal.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the number of the next cycle: one more than the highest number in the journal."""
         log = self.log()
         last = log.last_build(CYCLE) if log is not None else None
         return (cycle_number(last.build_request_id) or 0) + 1 if last is not None else 1
 
     def open_cycles(self) -> list[OpenCycle]:
-        """Return the cycles that have not ended, oldest first.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+        """Return the cycles that have not ended, oldest first."""
         log = self.log()
         if log is None:
             return []
@@ -252,7 +231,7 @@ class Journal:
         log = self.log()
         if log is None:
             return []
-        builds = [b for b in log.builds(limit=limit) if cycle_number(b.build_request_id) is not None]
+        builds = [build for build in log.builds(limit=limit) if cycle_number(build.build_request_id) is not None]
         return sorted(builds, key=lambda build: build.first_index, reverse=True)
 
     def jobs(self, limit: int, *, dataset: str | None = None) -> list[JobRecord]:
@@ -268,8 +247,6 @@ class Journal:
                 events[indexed.event.job_run_id or ""].append(indexed.event)
         records, _ = _read(events)
         return sorted(records, key=lambda record: order[record.job])
-
-    # ---- events of a cycle -----------------------------------------------------------------------------------------
 
     def on_event(self, event: CompactionEvent) -> None:
         """Write an event of a cycle."""
@@ -299,44 +276,39 @@ class Journal:
             refs = tuple(dict.fromkeys(_ref(job) for job in jobs))
             graph = graph_of(self._settings, jobs, epoch=jobs[0].epoch)
             text = counted(len(jobs), "job")
+            scheduled = [
+                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.spec.trigger)
+                for job in jobs
+            ]
             payloads: list[Payload] = [
                 BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=refs, message=text),
                 BuildRequestEvent(status=BuildStatus.PLANNING, message=text),
                 JobGraphEvent(job_graph=graph, message=text),
+                *(event for ref in refs for event in _requested(ref)),
+                *scheduled,
+                BuildRequestEvent(status=BuildStatus.EXECUTING, message=text),
             ]
-            for ref in refs:
-                payloads += _requested(ref)
-            payloads += [
-                job_event(job, JobStatus.SCHEDULED, config=self._config(running, job), message=job.spec.trigger)
-                for job in jobs
-            ]
-            payloads.append(BuildRequestEvent(status=BuildStatus.EXECUTING, message=text))
             reach("journal.before_cycle_began")
             self._send(payloads)
             reach("journal.after_cycle_began")
 
     def _start(self, number: int, jobs: Sequence[Job]) -> _Running:
         owner = this_process(self._clock.new_id())
-        liveness_lock = None
+        running = _Running(cycle_id(number, owner.id), owner, {job.id: job for job in jobs})
         try:
-            liveness_lock = LivenessLock(self._layout.work, owner.id)
+            running.liveness_lock = LivenessLock(self._layout.work, owner.id)
         except OSError as error:
             self.trouble = f"The owner of cycle {number} cannot write its lock file: {error}"
-        return _Running(
-            build_request_id=cycle_id(number, owner.id),
-            owner=owner,
-            liveness_lock=liveness_lock,
-            jobs={job.id: job for job in jobs},
-        )
+        return running
 
     def _config(self, running: _Running, job: Job) -> JobConfig:
-        place = job.spec.dataset, job.spec.kind
-        if place not in running.above:
-            running.above[place] = None
+        key = job.spec.dataset, job.spec.kind
+        if key not in running.above:
+            running.above[key] = None
             if self._store is not None:
                 with suppress(SiltstoneError, OSError, LogChanged):
-                    running.above[place] = version_of(self._store(job.spec.dataset), job.spec.kind)
-        return config_of(job, running.owner, above=running.above[place])
+                    running.above[key] = version_of(self._store(job.spec.dataset), job.spec.kind)
+        return config_of(job, running.owner, above=running.above[key])
 
     def job_began(self, job: Job) -> None:
         """Record the start of a job."""
@@ -371,18 +343,14 @@ class Journal:
             payloads: list[Payload] = [ending]
             ref = _ref(job)
             if running.of_ref(ref) <= running.ended:
-                payloads.append(
-                    _settled(ref, job.id, failed=bool(running.of_ref(ref) & (running.failed | running.cancelled)))
-                )
+                failed = bool(running.of_ref(ref) & (running.failed | running.cancelled))
+                payloads.append(_settled(ref, job.id, failed=failed))
             reach("journal.before_job_ended")
             self._send(payloads)
             reach("journal.after_job_ended")
 
     def _ending(self, running: _Running, job: Job, result: JobResult) -> JobEvent:
-        """Return the event that ends a job.
-
-        A failed job may have committed some of its parts, or all of them with its result lost.
-        """
+        """Return the event that ends a job. A failed job may have committed parts, or all with its result lost."""
         commits: list[LogEntry] = []
         if self._store is not None:
             with suppress(SiltstoneError, OSError, LogChanged):  # then the job's report is used
@@ -405,25 +373,22 @@ class Journal:
     def cycle_ended(self, results: Sequence[JobResult]) -> None:
         """Record the end of a cycle, and the jobs that were left."""
         with self._mutex:
-            running, self._running = self._running, None
+            running = self._running
             if running is None:
                 return
             try:
-                left = [job for job in running.jobs.values() if job.id not in running.ended]
-                payloads: list[Payload] = [job_event(job, JobStatus.CANCELLED, message="left") for job in left]
-                refs = dict.fromkeys(_ref(job) for job in left)
-                payloads += [_settled(ref, None, failed=True, message="left") for ref in refs]
-                failed, cancelled = len(running.failed), len(left) + len(running.cancelled)
-                failed_text, left_text = f"{failed:,} failed", f"{cancelled:,} left"
-                parts = [counted(len(results), "job"), failed_text if failed else "", left_text if cancelled else ""]
+                not_run = [job for job in running.jobs.values() if job.id not in running.ended]
+                refs = dict.fromkeys(map(_ref, not_run))
+                failed, cancelled = len(running.failed), len(not_run) + len(running.cancelled)
+                text = counted(len(results), "job")
+                text += (f", {failed:,} failed" if failed else "") + (f", {cancelled:,} left" if cancelled else "")
                 # a cycle is cancelled if jobs were left or cancelled, else failed if a job failed
                 status = BuildStatus.FAILED if failed else BuildStatus.COMPLETED
-                payloads.append(
-                    BuildRequestEvent(
-                        status=BuildStatus.CANCELLED if cancelled else status, message=", ".join(filter(None, parts))
-                    )
-                )
-                self._running = running
+                payloads: list[Payload] = [
+                    *(job_event(job, JobStatus.CANCELLED, message="left") for job in not_run),
+                    *(_settled(ref, None, failed=True, message="left") for ref in refs),
+                    BuildRequestEvent(status=BuildStatus.CANCELLED if cancelled else status, message=text),
+                ]
                 reach("journal.before_cycle_ended")
                 self._send(payloads)
                 reach("journal.after_cycle_ended")
@@ -431,8 +396,6 @@ class Journal:
                 self._running = None
                 if running.liveness_lock is not None:
                     running.liveness_lock.close()
-
-    # ---- writing -------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         return epoch_ns(self._clock.now())
@@ -444,7 +407,7 @@ class Journal:
         self._pending += [self._event(running.build_request_id, payload) for payload in payloads]
         try:
             while self._pending:
-                self._open_or_create().append(*self._pending[:EVENTS_AT_ONCE])
+                self._open(create=True).append(*self._pending[:EVENTS_AT_ONCE])
                 del self._pending[:EVENTS_AT_ONCE]
         except Conflict as error:  # recovery has ended this cycle: its events stay refused
             self._pending.clear()
@@ -461,7 +424,7 @@ class Journal:
         """
         events = [self._event(build_request_id, payload) for payload in payloads]
         for chunk in _chunks(events, EVENTS_AT_ONCE):
-            self._open_or_create().append(*chunk)
+            self._open(create=True).append(*chunk)
 
     def _event(self, build_request_id: str, payload: Payload) -> Event:
         return Event(

@@ -76,7 +76,7 @@ class OwnerLiveness:
         return self.age_hours(cycle.build.updated_at) > SILENT_HOURS
 
     def _holds_lease(self, cycle: OpenCycle, owner: Owner) -> bool:
-        """Return true if the owner still holds the lease of a cycle. A lease that cannot be read counts as held."""
+        """True if the owner still holds the lease of a cycle. A lease that cannot be read counts as held."""
         epoch = cycle.epoch
         if epoch is None:
             return False

@@ -16,6 +16,7 @@ contain no values of partition columns, and no error text that may quote a row (
 import datetime
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -46,10 +47,7 @@ NUMBER_DIGITS: Final = 12
 """Digits of a cycle's number in its id, so that ids sort by number."""
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
-"""Highest number of files that one event names.
-
-For more files only their number is stored. A roll-up has at most 501 files.
-"""
+"""Highest number of files that one event names; of more, only the number. A roll-up has at most 501 files."""
 NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
 """Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
@@ -74,7 +72,7 @@ _SETTINGS: Final = (
 
 
 def cycle_id(number: int, owner: str) -> str:
-    """Return the id of a cycle's build request. It contains the owner, so two concurrent cycles never share an id.
+    """Return the id of a cycle's build request. It contains the owner, so concurrent cycles have different ids.
 
     >>> cycle_id(41, "ab12cd34ef56")
     'cycle-000000000041-ab12cd34'
@@ -118,25 +116,15 @@ class Owner:
     """Id of the owner's machine that survives a restart; empty if the system has none."""
 
 
-# ---- to events -----------------------------------------------------------------------------------------------------
-
-
 def graph_of(settings: Settings, jobs: Sequence[Job], *, epoch: int | None) -> str:
     """Return the inputs of a cycle as JSON: deciding settings, tiers, and the number of jobs of each lane."""
-    lanes: dict[str, int] = {}
-    for job in jobs:
-        lanes[job.spec.lane] = lanes.get(job.spec.lane, 0) + 1
-    tiers = {tier.name: asdict(tier) for tier in tiers_from_text(settings.tiers)}
-    return json.dumps(
-        {
-            "epoch": epoch,
-            "jobs": lanes,
-            "settings": {name: getattr(settings, name) for name in _SETTINGS},
-            "tiers": tiers,
-        },
-        default=str,
-        sort_keys=True,
-    )
+    graph = {
+        "epoch": epoch,
+        "jobs": Counter(job.spec.lane for job in jobs),
+        "settings": {name: getattr(settings, name) for name in _SETTINGS},
+        "tiers": {tier.name: asdict(tier) for tier in tiers_from_text(settings.tiers)},
+    }
+    return json.dumps(graph, default=str, sort_keys=True)
 
 
 def config_of(job: Job, owner: Owner, *, above: int | None = None) -> JobConfig:
@@ -228,10 +216,7 @@ class Done:
 def done_of(
     record: "JobRecord", result: JobResult | None, commits: Sequence[LogEntry], *, began: int, now: int
 ) -> Done:
-    """Return the result of a job in numbers, from its commits, or from its report without commits.
-
-    Times are nanoseconds.
-    """
+    """Return the result of a job in numbers: of its commits, otherwise of its report. Times are nanoseconds."""
     report = (result.report if result is not None else None) or {}
     waited = began / NS_PER_SECOND - record.waiting_since_ms / 1000 if record.waiting_since_ms else 0.0
     done = Done(
@@ -253,16 +238,13 @@ def done_of(
             rows=sum(file.rows for entry in commits for file in entry.files),
         )
     if record.kind in (JobKind.FOLD, JobKind.PURGE):
-        written = sum(output.bytes for output in result.outputs) if result is not None else 0
-        done = _with_changes(
-            record, replace(done, bytes_after=done.bytes_after if commits else written), report, commits
-        )
+        if not commits:  # the report's bytes are those of all of base; a purge deletes its log entry at once
+            written = sum(output.bytes for output in result.outputs) if result is not None else 0
+            done = replace(done, bytes_before=0, bytes_after=written, rows=int(report.get("change_rows") or 0))
+        done = _with_changes(record, done, report, commits)
     if record.kind is JobKind.PURGE:
-        done = replace(
-            done,
-            files_deleted=int(report.get("files_deleted") or 0),
-            bytes_deleted=int(report.get("bytes_deleted") or 0),
-        )
+        files, size = (int(report.get(name) or 0) for name in ("files_deleted", "bytes_deleted"))
+        done = replace(done, files_deleted=files, bytes_deleted=size)
     if record.kind is JobKind.VACUUM:
         deleted = report.get("files") or ()
         done = replace(done, files_deleted=len(deleted), bytes_deleted=int(report.get("bytes") or 0))
@@ -276,15 +258,13 @@ def _with_changes(record: "JobRecord", done: Done, report: Mapping[str, Any], co
     else:
         folded = not report or bool(report.get("batches_folded"))
         files, size = int(report.get("change_files") or 0), record.bytes if folded else 0
-    if not commits:  # the report's bytes are those of all of base; a purge deletes its log entry at once
-        done = replace(done, bytes_before=0, rows=int(report.get("change_rows") or 0))
     return replace(
         done, files_before=done.files_before + files, bytes_before=done.bytes_before + size, bytes_folded=size
     )
 
 
 def is_whole(record: "JobRecord", commits: Sequence[LogEntry]) -> bool:
-    """Return true if commits cover a whole job. A split job commits each part under its own id."""
+    """True if commits cover a whole job. A split job commits each part under its own id."""
     if not record.kind.ends_with_commit:
         return False
     if any(entry.info.get(JOB) == record.job for entry in commits):
@@ -310,26 +290,16 @@ def manifests_of(
     numbers = {
         name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in done.to_dict().items()
     } | dict(note)
-    if not commits:
-        return (_manifest(record, began, now, metadata=numbers),)
     return tuple(
-        _manifest(
-            record, began, now, metadata=(numbers if at == 0 else {}) | _entry_metadata(entry, sha256), entry=entry
+        PartitionManifest(
+            outputs=() if entry is None else tuple(file.path for file in entry.files[:MOST_FILES]),
+            inputs=() if entry is None else tuple(sorted(entry.removes)[:MOST_FILES]),
+            start_time=began,
+            end_time=max(began, now),
+            task=record.job,
+            metadata=(numbers if at == 0 else {}) | ({} if entry is None else _entry_metadata(entry, sha256)),
         )
-        for at, entry in enumerate(commits)
-    )
-
-
-def _manifest(
-    record: "JobRecord", began: int, now: int, *, metadata: dict[str, str], entry: LogEntry | None = None
-) -> PartitionManifest:
-    return PartitionManifest(
-        outputs=tuple(file.path for file in entry.files[:MOST_FILES]) if entry is not None else (),
-        inputs=tuple(sorted(entry.removes)[:MOST_FILES]) if entry is not None else (),
-        start_time=began,
-        end_time=max(began, now),
-        task=record.job,
-        metadata=metadata,
+        for at, entry in enumerate(commits or (None,))
     )
 
 
@@ -372,9 +342,6 @@ def safe_error(kind: str | None, text: str) -> str:
         return f"{kind}: {_QUOTED.sub('…', text)[:LONGEST_ERROR]}"
     classes = "".join(f" {name}" for name in dict.fromkeys(_ERROR_CLASS.findall(text)))
     return f"{kind or 'error'}{classes[:LONGEST_ERROR]}"
-
-
-# ---- from events -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,14 +471,14 @@ def _updated(record: JobRecord, event: Event, payload: JobEvent) -> JobRecord:
         case JobStatus.RUNNING:
             return replace(record, status=payload.status, began_at=event.timestamp)
         case JobStatus.COMPLETED | JobStatus.FAILED | JobStatus.CANCELLED:
-            metadata = payload.manifests[0].metadata if payload.manifests else None
+            metadata = payload.manifests[0].metadata if payload.manifests else {}
             return replace(
                 record,
                 status=payload.status,
                 ended_at=event.timestamp,
                 message=payload.message,
-                done=Done() if metadata is None else Done.from_metadata(metadata),
-                recovered=metadata is not None and RECOVERED in metadata,
+                done=Done.from_metadata(metadata),
+                recovered=RECOVERED in metadata,
             )
         case _:
             return record

@@ -19,6 +19,7 @@ Recovery is idempotent. It can run at any time and in several processes at once.
 does the rest. `owner_liveness` decides whether an owner is dead.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -67,10 +68,7 @@ if TYPE_CHECKING:
 STALE_HOURS: Final = 7 * 24.0
 """Hours after which a dead owner's job counts as failed although the log of its table cannot be read."""
 SWEEP_HOURS: Final = 1.0
-"""Hours between two listings of all files of a dataset to find orphans.
-
-The first recovery of a process always lists.
-"""
+"""Hours between two listings of all files of a dataset to find orphans. A process lists in its first recovery."""
 
 _REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "; ask for the purge again"}
 """Next step for jobs that do more than commit. Their commits do not prove that they are complete."""
@@ -100,8 +98,7 @@ class RecoveryReport:
     folders_swept: int = 0
 
     def __add__(self, other: "RecoveryReport") -> "RecoveryReport":
-        names = [one.name for one in fields(self)]
-        return RecoveryReport(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return RecoveryReport(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def summary(self) -> str:
         """Return the changes in one line; empty if nothing was changed.
@@ -119,15 +116,12 @@ class RecoveryReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, without the paths of files."""
-        running = [{"job": one.job, "dataset": one.dataset, "kind": str(one.kind)} for one in self.running]
+        running = [{"job": job.job, "dataset": job.dataset, "kind": str(job.kind)} for job in self.running]
         return {**asdict(self), "running": running}
 
 
 class Recovery:
-    """Recovers one lake.
-
-    Use one object for all cycles of a process, because it remembers the time of its last sweep.
-    """
+    """Recovers one lake. Use one object per process: it remembers the time of its last sweep."""
 
     def __init__(
         self,
@@ -148,12 +142,8 @@ class Recovery:
         self._owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
-    def look(self) -> RecoveryReport:
-        """Return the jobs that are not settled, and records that cannot be read. Nothing is changed.
-
-        Raises:
-            Corruption, Unavailable: the journal cannot be read.
-        """
+    def unsettled(self) -> RecoveryReport:
+        """Return the jobs that are not settled, and records that cannot be read. Nothing is changed."""
         return sum(map(_still_running, self._journal.open_cycles()), RecoveryReport())
 
     def run(self, *, epoch: int | None = None, sweep_all: bool = False) -> RecoveryReport:
@@ -178,19 +168,17 @@ class Recovery:
                 sweep_dead(folder)
         return report
 
-    # ---- cycles ----------------------------------------------------------------------------------------------------
-
     def _recover_cycle(self, cycle: OpenCycle, epoch: int | None) -> RecoveryReport:
         state = self._owners.state(cycle, epoch)
         if state is OwnerState.SUPERSEDED:
             return RecoveryReport()  # the owner may still report its end; its files are free
         if state is OwnerState.ALIVE:
             return _still_running(cycle)
-        report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(one.job for one in cycle.unreadable))
+        report = RecoveryReport(problems=_record_problems(cycle), failed=tuple(job.job for job in cycle.unreadable))
         message = "its record cannot be read"
         events: list[Payload] = [
-            JobEvent(job_run_id=one.job, job_label=one.label, status=JobStatus.FAILED, message=message)
-            for one in cycle.unreadable
+            JobEvent(job_run_id=job.job, job_label=job.label, status=JobStatus.FAILED, message=message)
+            for job in cycle.unreadable
         ]
         for record in cycle.unfinished:
             outcome, ending = self._settle(record)
@@ -209,10 +197,7 @@ class Recovery:
         return report
 
     def _settle(self, record: JobRecord) -> tuple[RecoveryReport, list[Payload]]:
-        """Settle one job of a dead owner. Return the outcome and the events that record it.
-
-        If its commits cannot be read, it counts as still running until it is stale.
-        """
+        """Settle one job of a dead owner. Return the outcome and the events that record it."""
         try:
             store = self._store(record.dataset)
             commits = commits_of(store, record.kind, record.job, above=record.above) if store is not None else []
@@ -238,8 +223,6 @@ class Recovery:
         except (NotFound, Gone):
             return None
 
-    # ---- datasets --------------------------------------------------------------------------------------------------
-
     def _recover_dataset(self, registration: Registration, *, sweep_all: bool) -> RecoveryReport:
         store = self._registry.store(registration)
         problem: Exception | None = None
@@ -254,18 +237,16 @@ class Recovery:
         if problem is None:
             return RecoveryReport()
         name = str(registration.name)
-        return RecoveryReport(
-            problems=(RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name),)
-        )
+        unread = RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name)
+        return RecoveryReport(problems=(unread,))
 
-    def _is_due(self, place: Path, *, always: bool) -> bool:
-        """Return true if all files of a folder are to be listed now: on the first call, then every `SWEEP_HOURS`."""
+    def _is_due(self, folder: Path, *, always: bool) -> bool:
+        """True if all files of a folder are to be listed now: on the first call, then every `SWEEP_HOURS`."""
         now = self._clock.monotonic_seconds()
-        last = self._swept.get(place)
-        if not always and last is not None and now - last < SWEEP_HOURS * 3600:
-            return False
-        self._swept[place] = now
-        return True
+        is_due = always or now - self._swept.get(folder, -math.inf) >= SWEEP_HOURS * 3600
+        if is_due:
+            self._swept[folder] = now
+        return is_due
 
 
 def _still_running(cycle: OpenCycle) -> RecoveryReport:
@@ -274,14 +255,11 @@ def _still_running(cycle: OpenCycle) -> RecoveryReport:
 
 
 def _record_problems(cycle: OpenCycle) -> tuple[RecoveryProblem, ...]:
-    return tuple(RecoveryProblem(what=f"record of job {one.job}", error=one.error) for one in cycle.unreadable)
+    return tuple(RecoveryProblem(what=f"record of job {job.job}", error=job.error) for job in cycle.unreadable)
 
 
 def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
-    """Return the events that end a job with its committed parts.
-
-    A completed job without a start event gets one first.
-    """
+    """Return the events that end a job with its committed parts. A completed job without a start gets one."""
     began = record.began_at or record.scheduled_at
     ended = max((entry.at_ms for entry in commits), default=0) * NS_PER_MS
     done = done_of(record, None, commits, began=began, now=ended) if commits else Done()

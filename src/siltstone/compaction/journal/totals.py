@@ -26,23 +26,13 @@ from siltstone.compaction.journal.records import (
     read_job,
 )
 from siltstone.eventlog.event_json import parse_event
-from siltstone.eventlog.events import (
-    BuildRequestEvent,
-    BuildStatus,
-    Event,
-    Indexed,
-    JobEvent,
-    JobStatus,
-    event_json,
-)
+from siltstone.eventlog.events import BuildRequestEvent, BuildStatus, Event, Indexed, JobEvent, JobStatus, event_json
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
 from siltstone.host.user_cache import private_cache
 
 LAYOUT: Final = 3
 AT_ONCE: Final = 10_000
-
-
 _SUMMED: Final = tuple(number.name for number in fields(Done) if number.name != "waited_seconds")
 """Numbers of a job that are added up. Only the waiting time is a maximum."""
 
@@ -154,13 +144,9 @@ class Totals:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as plain data for people and machines."""
+        last = ("last_cycle", "last_cycle_status", "last_cycle_seconds", "last_cycle_at")
         return {
-            "cycles": self.cycles,
-            "cycles_failed": self.cycles_failed,
-            "last_cycle": self.last_cycle,
-            "last_cycle_status": self.last_cycle_status,
-            "last_cycle_seconds": self.last_cycle_seconds,
-            "last_cycle_at": self.last_cycle_at,
+            **{name: getattr(self, name) for name in ("cycles", "cycles_failed", *last)},
             **self.all.to_dict(),
             "lanes": {name: lane.to_dict() for name, lane in sorted(self.lanes.items())},
             "datasets": {name: dataset.to_dict() for name, dataset in sorted(self.datasets.items())},
@@ -168,10 +154,7 @@ class Totals:
 
 
 def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
-    """Add events to the totals, in their order.
-
-    Events that are not about a cycle or job of ours are skipped. Changes `totals`.
-    """
+    """Add events to the totals, in their order. Events that are not of our cycles and jobs are skipped."""
     under_way = {run: [parse_event(text) for text in texts] for run, texts in totals.scheduled.items()}
     for indexed in events:
         totals.next_index, totals.last_event = indexed.index + 1, indexed.event.event_id
@@ -189,9 +172,6 @@ def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
                 pass
     totals.scheduled = {run: [event_json(event) for event in job_events] for run, job_events in under_way.items()}
     return totals
-
-
-# ---- cache file ------------------------------------------------------------------------------------------------------
 
 
 def cache_path(log: EventLog) -> Path:

@@ -27,16 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.compaction.operations.rewrite import rewrite
-from siltstone.compaction.planning.model import (
-    CLUSTERED,
-    FileEntry,
-    JobKind,
-    JobSpec,
-    Partition,
-    files_needed,
-    total_bytes,
-    total_rows,
-)
+from siltstone.compaction.planning.model import CLUSTERED, FileEntry, JobKind, JobSpec, Partition
 from siltstone.compaction.planning.table_state import base_entry
 from siltstone.dataset.read.spark_frames import scan
 from siltstone.dataset.store import Store
@@ -50,7 +41,7 @@ from siltstone.model.spec import MOST_CLUSTER_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-PLACE: Final = "_place"
+POSITION: Final = "_position"
 RANGES: Final = 64
 """Number of ranges of a column. Four columns have 24 bits, which is more positions than any period has files."""
 SAMPLE_ROWS: Final = 20_000
@@ -60,19 +51,12 @@ TEXT_CHARS: Final = 64
 
 
 def cluster(
-    spark: "SparkSession",
-    store: Store,
-    planned: JobSpec,
-    *,
-    epoch: int | None = None,
-    job: str = "",
+    spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
-    """Run one planned clustering, by the columns of the plan; default: the dataset's columns.
+    """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`.
 
     Raises:
         InvalidRequest: the dataset is keyed.
-        Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        Corruption: the written rows differ from the rows read. Nothing was changed.
     """
     if not store.spec.is_log:
         raise _keyed(store)
@@ -81,11 +65,11 @@ def cluster(
         rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
         names = _order(store, planned.by)
         values = [comparable(store.schema.field(name)) for name in names]
-        placed = rows.withColumn(PLACE, _position(rows, values, count=sum(file.rows for file in taken)))
-        order, files = [PLACE, *names], max(1, planned.files_after)
-        divided = placed.coalesce(1) if files == 1 else placed.repartitionByRange(files, *order)
+        positioned = rows.withColumn(POSITION, _position(rows, values, count=sum(file.rows for file in taken)))
+        order, files = [POSITION, *names], max(1, planned.files_after)
+        divided = positioned.coalesce(1) if files == 1 else positioned.repartitionByRange(files, *order)
         options = spark_options(store.base_schema, store.spec.found_by)
-        ordered = divided.sortWithinPartitions(*order).drop(PLACE)
+        ordered = divided.sortWithinPartitions(*order).drop(POSITION)
         ordered.write.options(**options).mode("error").parquet(str(store.base.path / folder))
 
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
@@ -102,7 +86,6 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
     if not store.spec.is_log:
         raise _keyed(store)
     check_order(store.schema, by, most=MOST_CLUSTER_COLUMNS)
-    target = store.settings.target_file_bytes
     groups: dict[tuple[str, Partition], list[FileEntry]] = {}
     for file in map(base_entry, store.snapshot().base.files):
         groups.setdefault((file.period, file.partition), []).append(file)
@@ -113,24 +96,16 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
             dataset=str(store.name),
             period=period,
             partition=partition,
-            files=tuple(files),
-            files_after=files_needed(total_bytes(files), target),
-            rows=total_rows(files),
-            cost_bytes=total_bytes(files),
-            target_bytes=target,
+            target_bytes=store.settings.target_file_bytes,
             by=tuple(by),
-        )
+        ).over(files)
         for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))
         if (by and tuple(by) != store.spec.clustered_by) or not all(file.tier == CLUSTERED for file in files)
     ]
 
 
 def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
-    """Estimate what a clustering of the whole base would rewrite. Nothing is changed, and Spark is not used.
-
-    Raises:
-        InvalidRequest: see `whole_base`.
-    """
+    """Estimate what a clustering of the whole base would rewrite. Nothing is changed, and Spark is not used."""
     jobs, base = whole_base(store, by=by), store.snapshot().base
     return ClusterEstimate(
         dataset=str(store.name),
@@ -155,10 +130,7 @@ def estimate(store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
 
 
 def _order(store: Store, by: Sequence[str]) -> list[str]:
-    """Return the columns that define the order.
-
-    Partition columns are left out, because they have one value in a job.
-    """
+    """Return the columns that define the order. Partition columns have one value in a job and are left out."""
     names = by or store.spec.clustered_by
     return [name for name in names if name not in store.spec.partition_by] or list(store.spec.sort_by)
 
@@ -189,11 +161,11 @@ def _position(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> "
 
     bounds = _bounds(rows, values, count=count)
     parts = interleaved([len(edges) + 1 for edges in bounds])
-    place = F.lit(0).cast("long")
+    position = F.lit(0).cast("long")
     for value, edges, adds in zip(values, bounds, parts, strict=True):
         tree = _ranked(value, edges, adds)
-        place = place.bitwiseOR(F.when(value.isNull(), F.lit(0).cast("long")).otherwise(tree))
-    return place
+        position = position.bitwiseOR(F.when(value.isNull(), F.lit(0).cast("long")).otherwise(tree))
+    return position
 
 
 def _bounds(rows: "DataFrame", values: Sequence["Column"], *, count: int) -> list[list[Any]]:
@@ -220,10 +192,7 @@ def _picked(values: "Column") -> "Column":
 
 
 def _ranked(value: "Column", bounds: Sequence[Any], adds: Sequence[int]) -> "Column":
-    """Return the share of a value's rank in the position, by binary search.
-
-    A value equal to a bound is in the range above.
-    """
+    """Return the share of a value's rank in the position, by binary search. A bound is in the range above it."""
     from pyspark.sql import functions as F
 
     if not bounds:
@@ -244,16 +213,13 @@ def interleaved(ranks: Sequence[int]) -> list[list[int]]:
     """
     bits = [(count - 1).bit_length() for count in ranks]
     at = sum(bits)
-    places: list[list[int]] = [[] for _ in bits]
+    positions: list[list[int]] = [[] for _ in bits]  # of each column's bits, the highest bit first
     for level in range(max(bits, default=0)):
-        for column, own in enumerate(bits):
-            if level < own:
+        for column, count in enumerate(bits):
+            if level < count:
                 at -= 1
-                places[column].append(at)
-    return [[_spread(rank, places[column]) for rank in range(count)] for column, count in enumerate(ranks)]
-
-
-def _spread(rank: int, places: Sequence[int]) -> int:
-    """Return a rank with its bits moved to these positions, the highest bit first."""
-    low_first = tuple(reversed(places))
-    return sum((rank >> bit & 1) << place for bit, place in enumerate(low_first))
+                positions[column].append(at)
+    return [
+        [sum((rank >> bit & 1) << to for bit, to in enumerate(reversed(positions[column]))) for rank in range(count)]
+        for column, count in enumerate(ranks)
+    ]

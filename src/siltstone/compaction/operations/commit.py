@@ -69,10 +69,7 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
 
 
 def fold_info(changed_ms: tuple[int, int] | None) -> dict[str, str]:
-    """Return the commit times of folded changes for the log entry.
-
-    They stay known after `changes` has deleted its entries.
-    """
+    """Return the commit times of folded changes for the log entry: they outlive the entries of `changes`."""
     return {} if changed_ms is None else {CHANGED_FROM: str(changed_ms[0]), CHANGED_TO: str(changed_ms[1])}
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from siltstone.compaction.operations.cluster import cluster, estimate, whole_base
 from siltstone.compaction.operations.commit import prune, raise_epoch
 from siltstone.compaction.operations.dataset_status import fold_estimate, status
-from siltstone.compaction.operations.fold import empty_plan, fold, report_of
-from siltstone.compaction.operations.fold_log import fold_log
+from siltstone.compaction.operations.fold import KeyedFold, fold, initial_plan, report_of
+from siltstone.compaction.operations.fold_log import LogFold
 from siltstone.compaction.operations.garbage_collection import (
     check_no_link,
     purge_files,
@@ -47,10 +47,7 @@ class DatasetMaintenance:
     """Implements the dataset layer's `Maintenance`."""
 
     def __init__(self, *, spark: "Callable[[], SparkSession]", leased: Callable[[], int] = lambda: 0) -> None:
-        """Set up the operations.
-
-        `spark` is called only when there is something to rewrite. `leased` returns the epoch of the lake's lease.
-        """
+        """Call `spark` only when there is something to rewrite. `leased` returns the epoch of the lake's lease."""
         self._session = spark
         self._leased = leased
         self._tagged: dict[str, SparkSession] = {}
@@ -84,10 +81,7 @@ class DatasetMaintenance:
             interrupt_tag(session, tag)
 
     def recover(self, store: Store) -> int:
-        """Finish what a crash interrupted, prune what base holds, and sweep orphans.
-
-        Return the number of swept files.
-        """
+        """Finish what a crash interrupted, prune what base holds, sweep orphans. Return the number of swept files."""
         self.catch_up(store)
         return sweep_orphans(store)
 
@@ -133,12 +127,12 @@ class DatasetMaintenance:
         """Fold. Spark is not used if there is nothing to fold."""
         started, snapshot = store.clock.monotonic_seconds(), store.snapshot()
         if not snapshot.unfolded:
-            return report_of(store, empty_plan(snapshot), (), started)
+            return report_of(store, initial_plan(snapshot), (), started)
         return self._fold(store, epoch=epoch, job=job, until=until)
 
     def _fold(self, store: Store, *, epoch: int | None, job: str, until: int | None = None) -> CompactReport:
-        fold_dataset = fold_log if store.spec.is_log else fold
-        return fold_dataset(self._spark(), store, epoch=epoch, job=job, until=until)
+        method = LogFold if store.spec.is_log else KeyedFold
+        return fold(self._spark(), store, method=method, epoch=epoch, job=job, until=until)
 
     def squash(
         self, store: Store, *, many: int = 2, dry_run: bool = False, epoch: int | None = None, job: str = ""
@@ -157,8 +151,7 @@ class DatasetMaintenance:
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
         """Sort the rows of every period of a log; default: by the dataset's own columns."""
         store = store.current()
-        jobs = whole_base(store, by=by)
-        return [cluster(self._spark(), store, job) for job in jobs]
+        return [cluster(self._spark(), store, job) for job in whole_base(store, by=by)]
 
     def cluster_estimate(self, store: Store, *, by: Sequence[str] = ()) -> ClusterEstimate:
         """Estimate what `cluster_all` would rewrite, without Spark."""

@@ -22,7 +22,7 @@ from siltstone.errors import Corruption, SiltstoneError, Unavailable
 from siltstone.model.columns import WRITTEN_AT
 from siltstone.model.reports import FoldEstimate, Status
 
-MOST_LOOKED: Final = 1_000
+MAX_FOOTERS: Final = 1_000
 """Highest number of change files whose footers are read. More exist only in a dataset that is never folded."""
 
 Reasons = dict[str, SiltstoneError]
@@ -40,7 +40,7 @@ def status(store: Store) -> Status:
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
     unreferenced, bad = scan_files(store, disk, base=snapshot.base, changes=snapshot.changes)
-    bad |= unreadable_files(store, (), changes=unfolded[:MOST_LOOKED])
+    bad |= unreadable_files(store, (), changes=unfolded[:MAX_FOOTERS])
     fold = _estimate_or_bound(store, snapshot, bad)
     since = _oldest_change(store, snapshot, bad)
     if bad:  # leave out files that were compacted and deleted meanwhile
@@ -82,18 +82,17 @@ def _estimate_or_bound(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEs
     try:
         return fold_estimate(store, snapshot)
     except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
-        found = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
-        if not found and not isinstance(error, FileNotFoundError):  # a missing file was folded and deleted meanwhile
+        unreadable = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
+        if not unreadable and not isinstance(
+            error, FileNotFoundError
+        ):  # a missing file was folded and deleted meanwhile
             raise
-        bad |= found
+        bad |= unreadable
         return estimate_of(store, snapshot, snapshot.base.files)
 
 
 def _oldest_change(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.datetime | None:
-    """Return the commit time of the oldest change.
-
-    After a squash hid it, return the write time of the oldest readable change.
-    """
+    """Return the commit time of the oldest change; if a squash hid it, the oldest readable write time."""
     if snapshot.changed_ms is not None:
         return from_epoch_ms(snapshot.changed_ms[0])
     for file in snapshot.unfolded:

@@ -40,12 +40,8 @@ from siltstone.spark.output_files import attempt_folder, collect_files, discard,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 ARROW_CHANGES_BYTES: Final = 64 * 1024 * 1024
-"""Highest size in bytes of changes that are sent to the tasks.
-
-Larger changes use a shuffle; a message of Connect is limited, too.
-"""
+"""Highest size in bytes of changes that are sent to the tasks: Connect limits messages. More use a shuffle."""
 
 
 class MergeMethod(Protocol):
@@ -55,7 +51,11 @@ class MergeMethod(Protocol):
         """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
 
     def matched(self) -> dict[str, Matched]:
-        """Count, per base file, the rows that are replaced and dropped."""
+        """Count, per base file, the rows that are replaced and dropped.
+
+        Raises:
+            WorkersUnfit: Spark's tasks cannot run this search.
+        """
 
     def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
         """Rewrite the touched files. Return the names of the valid files; None means all in the folder."""
@@ -64,59 +64,11 @@ class MergeMethod(Protocol):
 class SnapshotFold(Protocol):
     """The fold of one snapshot of a dataset."""
 
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Return the plan: the files to rewrite, and the exact row counts to expect."""
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write the files into the folder, and verify them."""
-
-
-def fold(
-    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
-) -> CompactReport:
-    """Fold all current changes of a keyed dataset, and prune them; see `fold_by`."""
-    return fold_by(
-        lambda snapshot: KeyedFold(spark=spark, store=store, snapshot=snapshot),
-        store,
-        epoch=epoch,
-        job=job,
-        until=until,
-    )
-
-
-def fold_by(
-    fold_of: Callable[[Snapshot], SnapshotFold], store: Store, *, epoch: int | None, job: str, until: int | None
-) -> CompactReport:
-    """Fold all current changes, and prune them. `epoch` raises the dataset's epoch with the commit.
-
-    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
-    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
-
-    Raises:
-        Conflict: another fold was first. Nothing was changed.
-        UnreadableFiles: change files, or files of base to rewrite, cannot be read. Nothing was changed.
-    """
-    started = store.clock.monotonic_seconds()
-    snapshot = store.snapshot()
-    if until is not None:
-        snapshot = snapshot.until(until)
-    if not snapshot.unfolded:
-        return report_of(store, empty_plan(snapshot), (), started)
-    check_schemas(store, snapshot)
-    with spark_failures(store, snapshot, changes=snapshot.unfolded):
-        work = fold_of(snapshot)
-        with disk_failures(store):
-            planned = work.plan(epoch=snapshot.epoch if epoch is None else epoch)
-        plan = replace(
-            planned,
-            job=job,
-            change_files=len(snapshot.unfolded),
-            change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
-        )
-        reach("fold.after_plan")
-        append_missing(store, snapshot)
-        written, outputs = _write_and_commit(store, plan, lambda folder: work.written(plan, folder))
-    return report_of(store, plan, written, started, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +80,7 @@ class KeyedFold:
     snapshot: Snapshot
 
     @cached_property
-    def _chosen(self) -> tuple[MergeMethod, dict[str, Matched]]:
+    def _method(self) -> tuple[MergeMethod, dict[str, Matched]]:
         """The chosen method, and the base files where it has found the changed keys."""
         if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
             with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
@@ -141,34 +93,31 @@ class KeyedFold:
     def _shuffle_merge(self) -> ShuffleMerge:
         return ShuffleMerge(spark=self.spark, store=self.store, snapshot=self.snapshot)
 
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Count the rows that the fold will write."""
-        snapshot, (method, matched) = self.snapshot, self._chosen
+        snapshot, (method, matched) = self.snapshot, self._method
         change_rows, upserts, tombstones = method.counts()
-        replaced = sum(found.replaced for found in matched.values())
+        replaced = sum(counts.replaced for counts in matched.values())
         return replace(
-            empty_plan(snapshot),
-            epoch=epoch,
+            initial_plan(snapshot),
             touched=touched_files(
                 snapshot.base.files,
                 matched,
                 new_rows=upserts - replaced,
                 target_bytes=self.store.settings.target_file_bytes,
             ),
-            batches=snapshot.sequence - snapshot.watermark,
             change_rows=change_rows,
             upserts=upserts,
             tombstones=tombstones,
             replaced=replaced,
-            dropped=sum(found.dropped for found in matched.values()),
-            changed_ms=snapshot.changed_ms,
+            dropped=sum(counts.dropped for counts in matched.values()),
         )
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write the files and verify them. If Spark's tasks cannot run the chosen method, use the shuffle."""
         store = self.store
         try:
-            names = self._chosen[0].write(plan, folder)
+            names = self._method[0].write(plan, folder)
         except WorkersUnfit:
             discard(store.base.path, folder)
             names = None
@@ -192,17 +141,49 @@ def _arrow_merge(spark: "SparkSession", store: Store, snapshot: Snapshot) -> Arr
     )
 
 
-def _write_and_commit(
-    store: Store, plan: FoldPlan, write: Callable[[str], tuple[DataFile, ...]]
-) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
-    """Write and verify the files of a folder with `write`, commit and prune.
+def fold(
+    spark: "SparkSession",
+    store: Store,
+    *,
+    method: Callable[..., SnapshotFold] = KeyedFold,
+    epoch: int | None = None,
+    job: str = "",
+    until: int | None = None,
+) -> CompactReport:
+    """Fold all current changes by a method, and prune them. `epoch` raises the dataset's epoch with the commit.
 
-    Delete the files if they are not committed.
+    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
+    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
+
+    Raises:
+        Conflict: another fold was first. Nothing was changed.
+        UnreadableFiles: change files, or files of base to rewrite, cannot be read. Nothing was changed.
     """
+    started = store.clock.monotonic_seconds()
+    snapshot = store.snapshot()
+    if until is not None:
+        snapshot = snapshot.until(until)
+    if not snapshot.unfolded:
+        return report_of(store, initial_plan(snapshot), (), started)
+    check_schemas(store, snapshot)
+    with spark_failures(store, snapshot, changes=snapshot.unfolded):
+        work = method(spark=spark, store=store, snapshot=snapshot)
+        with disk_failures(store):
+            plan = replace(work.plan(), job=job, epoch=snapshot.epoch if epoch is None else epoch)
+        reach("fold.after_plan")
+        append_missing(store, snapshot)
+        written, outputs = _write_and_commit(store, plan, work)
+    return report_of(store, plan, written, started, outputs)
+
+
+def _write_and_commit(
+    store: Store, plan: FoldPlan, work: SnapshotFold
+) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
+    """Write and verify the files, commit and prune. Delete the files if they are not committed."""
     with store.liveness_lock() as owner:
         folder = attempt_folder(owner.owner, 0)
         with discarding(store, owner.owner), disk_failures(store):
-            written = write(folder) if plan.expected_rows else ()
+            written = work.written(plan, folder) if plan.expected_rows else ()
             outputs = manifest(store.base.path, written)
         with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
             commit_fold(store, plan, written)
@@ -211,10 +192,7 @@ def _write_and_commit(
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
-    """Refuse change files with a column that base lacks, because a fold would lose the column.
-
-    Recovery finishes such an alteration.
-    """
+    """Refuse change files with a column that base lacks: a fold would lose it. Recovery finishes the alteration."""
     check_columns(store, snapshot)
     columns = set(snapshot.base.schema.names)
     lost = [name for name in snapshot.changes.schema.names if not name.startswith("_") and name not in columns]
@@ -223,9 +201,6 @@ def check_schemas(store: Store, snapshot: Snapshot) -> None:
             f"Dataset {store.name}: changes have column {lost[0]!r}, which base lacks. Open the dataset again.",
             reason=Reason.SCHEMA_CHANGED,
         )
-
-
-# ---- the estimate ------------------------------------------------------------------------------------------------
 
 
 def estimate(store: Store, snapshot: Snapshot) -> FoldEstimate:
@@ -271,16 +246,13 @@ def _key_range(store: Store, file: DataFile) -> KeyRange:
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
     ranges = key_ranges(metadata, store.spec.key[0])
-    if not all(found.known for found in ranges):
+    if not ranges or not all(group.known for group in ranges):
         return KeyRange()
-    return KeyRange(min((r.low for r in ranges), default=None), max((r.high for r in ranges), default=None))
+    return KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
 
 
-# ---- the report --------------------------------------------------------------------------------------------------
-
-
-def empty_plan(snapshot: Snapshot) -> FoldPlan:
-    """Return the plan of a fold that has nothing to do."""
+def initial_plan(snapshot: Snapshot) -> FoldPlan:
+    """Return the plan before rows are counted. Without changes this is the plan of a fold that has nothing to do."""
     return FoldPlan(
         base_version=snapshot.base.version,
         watermark=snapshot.watermark,
@@ -288,15 +260,15 @@ def empty_plan(snapshot: Snapshot) -> FoldPlan:
         epoch=snapshot.epoch,
         base_rows=snapshot.base.rows,
         base_bytes=snapshot.base.size_bytes,
+        batches=snapshot.sequence - snapshot.watermark,
+        changed_ms=snapshot.changed_ms,
+        change_files=len(snapshot.unfolded),
+        change_bytes=sum(file.size_bytes for file in snapshot.unfolded),
     )
 
 
 def report_of(
-    store: Store,
-    plan: FoldPlan,
-    written: tuple[DataFile, ...],
-    started: float,
-    outputs: tuple[OutputFile, ...] = (),
+    store: Store, plan: FoldPlan, written: tuple[DataFile, ...], started: float, outputs: tuple[OutputFile, ...] = ()
 ) -> CompactReport:
     """Return the report of a fold, in exact counts."""
     removed_bytes = sum(file.size_bytes for file in plan.touched)

@@ -42,14 +42,8 @@ class ArrowMerge:
     ranges: Mapping[str, KeyRange]
 
     @cached_property
-    def _key(self) -> list[str]:
-        return list(self.store.spec.key)
-
-    @cached_property
     def _is_upsert(self) -> Numbers:
         return np.asarray(pc.equal(self.changes.column(OP), Op.UPSERT.value).to_numpy(zero_copy_only=False))
-
-    # ---- key search --------------------------------------------------------------------------------------------------
 
     def counts(self) -> tuple[int, int, int]:
         """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
@@ -58,32 +52,23 @@ class ArrowMerge:
 
     @cached_property
     def _matches(self) -> dict[str, Numbers]:
-        """Return the numbers of the changes in each base file that has changed keys.
-
-        Raises:
-            WorkersUnfit: Spark's tasks cannot run this search.
-        """
+        """The numbers of the changes in each base file that has changed keys."""
         spans = [self._span(self.ranges[file.path]) for file in self.files]
-        keys = self.changes.select(self._key)
+        keys = self.changes.select(list(self.store.spec.key))
         sent = [
             (str(self.store.base.path / file.path), packed(keys.slice(first, last - first)))
             for file, (first, last) in zip(self.files, spans, strict=True)
         ]
-        found: dict[str, Numbers] = {}
-        for number, data in self._run_tasks(
-            len(sent), fold_task.finder(sent, verify=self.store.settings.verify_checksums)
-        ):
+        finder = fold_task.finder(sent, verify=self.store.settings.verify_checksums)
+        matches: dict[str, Numbers] = {}
+        for number, data in self._run_tasks(len(sent), finder):
             numbers = np.frombuffer(data, dtype="<i8") + spans[number][0]
             if len(numbers):
-                found[self.files[number].path] = numbers
-        return found
+                matches[self.files[number].path] = numbers
+        return matches
 
     def matched(self) -> dict[str, Matched]:
-        """Count the rows that are replaced and dropped, file by file.
-
-        Raises:
-            WorkersUnfit: Spark's tasks cannot run this search.
-        """
+        """Count the rows that are replaced and dropped, file by file."""
         return {
             path: Matched(replaced=int(self._is_upsert[numbers].sum()), dropped=int((~self._is_upsert[numbers]).sum()))
             for path, numbers in self._matches.items()
@@ -97,30 +82,22 @@ class ArrowMerge:
 
     @cached_property
     def _first_column(self) -> list[Any]:
-        return list(self.changes.column(self._key[0]).to_pylist())
-
-    # ---- the rewrite -------------------------------------------------------------------------------------------
+        return list(self.changes.column(self.store.spec.key[0]).to_pylist())
 
     def write(self, plan: FoldPlan, folder: str) -> list[str]:
-        """Rewrite the touched files into the folder. Return the names of the valid files.
-
-        A task that Spark runs twice may leave a file that is not among them.
-        """
+        """Rewrite the touched files. Return the valid names: a task that Spark runs twice may leave other files."""
         target = self.store.base.path / folder
         target.mkdir(parents=True)
         job = fold_task.Job(
             target=self.store.task_target(self.store.schema, target),
             defaults={field.name: default_of(field) for field in self.store.schema},
-            key=tuple(self._key),
+            key=self.store.spec.key,
             op=OP,
             upsert=Op.UPSERT.value,
         )
         tasks = list(self._tasks(plan))
-
-        written = [
-            data.decode().split("\n") for _, data in self._run_tasks(len(tasks), fold_task.rewriter(tasks, job)) if data
-        ]
-        return [name for names in written for name in names]
+        answers = self._run_tasks(len(tasks), fold_task.rewriter(tasks, job))
+        return [name for _, data in answers if data for name in data.decode().split("\n")]
 
     def _tasks(self, plan: FoldPlan) -> Iterator[fold_task.Task]:
         new = self._is_upsert.copy()
@@ -148,8 +125,6 @@ class ArrowMerge:
             changes=packed(self.changes.take(pa.array(numbers))),
             rows_per_file=max(1, -(-rows // count)),
         )
-
-    # ---- Spark's tasks -----------------------------------------------------------------------------------------
 
     def _run_tasks(self, count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """Run `work` on the numbers below `count`, one number per task, and yield the small results."""

@@ -22,9 +22,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from siltstone.compaction.operations.fold import empty_plan, estimate_of, fold_by
+from siltstone.compaction.operations.fold import estimate_of, initial_plan
 from siltstone.compaction.operations.fold_plan import FoldPlan, Matched, by_file_name
 from siltstone.dataset.load.partition_groups import (
     GROUP,
@@ -59,8 +58,8 @@ from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Corruption
 from siltstone.failpoints import reach
-from siltstone.model.files import DataFile, KeyRange, may_contain
-from siltstone.model.reports import CompactReport, FoldEstimate
+from siltstone.model.files import DataFile, may_contain
+from siltstone.model.reports import FoldEstimate
 from siltstone.model.spec import Survivor
 from siltstone.spark.output_files import house_settings
 
@@ -71,19 +70,6 @@ _NAME: Final = "_name"
 _ROWS: Final = "_rows"
 MANY_GROUPS: Final = 10_000
 """Highest number of groups in one fold that are sent to every task. More groups are joined by a shuffle."""
-
-
-def fold_log(
-    spark: "SparkSession", store: Store, *, epoch: int | None = None, job: str = "", until: int | None = None
-) -> CompactReport:
-    """Fold all current changes of a log, and prune them; see `fold.fold_by`."""
-    return fold_by(
-        lambda snapshot: LogFold(spark=spark, store=store, snapshot=snapshot),
-        store,
-        epoch=epoch,
-        job=job,
-        until=until,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,25 +91,20 @@ class LogFold:
         frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
         return with_period(frame, self.store)
 
-    # ---- the plan ----------------------------------------------------------------------------------------------
-
-    def plan(self, *, epoch: int) -> FoldPlan:
+    def plan(self) -> FoldPlan:
         """Count the rows that the fold will write."""
         snapshot = self.snapshot
         with house_settings(self.spark):
             dropped = self.dropped
             files = sorted(snapshot.base.files, key=lambda file: file.path)
             return replace(
-                empty_plan(snapshot),
-                epoch=epoch,
+                initial_plan(snapshot),
                 touched=tuple(file for file in files if file.path in dropped),
-                batches=snapshot.sequence - snapshot.watermark,
                 change_rows=self._change_rows(),
                 upserts=sum(self.appended.values()),
                 tombstones=tombstone_rows(self.store, snapshot).num_rows,
-                replaced=sum(found.replaced for found in dropped.values()),
-                dropped=sum(found.dropped for found in dropped.values()),
-                changed_ms=snapshot.changed_ms,
+                replaced=sum(counts.replaced for counts in dropped.values()),
+                dropped=sum(counts.dropped for counts in dropped.values()),
             )
 
     def _change_rows(self) -> int:
@@ -146,10 +127,7 @@ class LogFold:
 
     @cached_property
     def dropped(self) -> dict[str, Matched]:
-        """Number of rows per base file that a tombstone hides or a later duplicate replaces.
-
-        Only counts leave Spark.
-        """
+        """Rows per base file that a tombstone hides or a later duplicate replaces. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
         hiding = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
@@ -199,8 +177,6 @@ class LogFold:
             rows = without_hidden(rows, stone, frame, self.store)
         return rows
 
-    # ---- the rewrite -------------------------------------------------------------------------------------------
-
     @cached_property
     def _groups(self) -> list[Group]:
         """All groups that get rows. The number of a group is its index in this list."""
@@ -210,11 +186,11 @@ class LogFold:
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write and verify the files of the fold."""
         with house_settings(self.spark):
-            self.write(plan, folder)
+            self._write(plan, folder)
         reach("fold.after_write")
-        return self.collected(plan, folder)
+        return self._collected(plan, folder)
 
-    def write(self, plan: FoldPlan, folder: str) -> None:
+    def _write(self, plan: FoldPlan, folder: str) -> None:
         """Write the groups with Spark, each into a separate folder, sorted."""
         rows = self._numbered(self._appends)
         if plan.touched:
@@ -252,15 +228,8 @@ class LogFold:
         remaining = self._without_replaced(self._without_hidden(rows)).join(F.broadcast(names), _NAME)
         return remaining.select(*self.store.base_schema.names, GROUP)
 
-    # ---- verification ------------------------------------------------------------------------------------------------
-
-    def collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Check that each group has the counted rows, and return the files for the commit.
-
-        Raises:
-            Unavailable: the folder is not visible in this process: the executors wrote to the disk of another machine.
-            Corruption: a file cannot be read back, or the rows of a group differ from the plan.
-        """
+    def _collected(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
+        """Check that each group has the counted rows, and return the files for the commit."""
         files = [
             described(self.store, path, self._groups[int(number)]) for path, number in moved_files(self.store, folder)
         ]
@@ -278,9 +247,6 @@ class LogFold:
                 f"have written {expected[wrong]}; nothing was committed."
             )
         return tuple(files)
-
-
-# ---- which files ---------------------------------------------------------------------------------------------------
 
 
 def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:
@@ -301,16 +267,14 @@ def _may_hide(store: Store, file: DataFile, named: Sequence[tuple[str, list[Any]
     path = store.base.path / file.path
     with readable(path), store.opened(path) as parquet:
         metadata = parquet.metadata
-    return any(
-        values is None or may_contain(found, values) for name, values in named for found in _ranges(metadata, name)
-    )
-
-
-def _ranges(metadata: pq.FileMetaData, name: str) -> list[KeyRange]:
     try:
-        return key_ranges(metadata, name)
+        return any(
+            values is None or may_contain(group, values)
+            for name, values in named
+            for group in key_ranges(metadata, name)
+        )
     except OverflowError:  # a date that Python cannot hold
-        return [KeyRange()]
+        return True
 
 
 def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:

@@ -51,9 +51,9 @@ class UnreferencedFile:
 
 def unreferenced_files(store: Store) -> list[UnreferencedFile]:
     """List every file of the dataset that is not live, with the liveness of its owner."""
-    disk = Disk.of(store)
+    disk = Disk.of(store)  # before the logs are read
     unreferenced, missing = scan_files(store, disk, base=store.base.pin(), changes=store.changes.pin())
-    for path in sorted(missing):
+    if path := min(missing, default=None):
         raise Corruption(
             f"Dataset {store.name}: live file {path} is missing from {store.path}. Restore it.",
             reason=Reason.MISSING_FILE,
@@ -64,10 +64,7 @@ def unreferenced_files(store: Store) -> list[UnreferencedFile]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Files in the folders of a dataset's tables, and the owners that were alive then.
-
-    Build it before the logs are read.
-    """
+    """Files of a dataset's tables, and the owners that were alive then. Build it before the logs are read."""
 
     listed: dict[Path, list[tuple[str, int]]]
     """Files of each table, with their sizes in bytes."""
@@ -101,17 +98,17 @@ def scan_files(
     for table, pinned in ((store.base, base), (store.changes, changes)):
         listed = disk.listed[table.path]
         live = {file.path for file in pinned.files}
-        paths = [path for path in live - {path for path, _ in listed} if not (table.path / path).exists()]
         missing |= {
-            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE) for path in paths
+            f"{table.path.name}/{path}": Corruption("it is missing", reason=Reason.MISSING_FILE)
+            for path in live - {path for path, _ in listed}
+            if not (table.path / path).exists()
         }
         dead = [(path, size) for path, size in listed if path not in live]
-        if not dead or store.layout.link_in(table.path):
-            continue  # files behind a link are not ours to delete
-        unreferenced += [
-            UnreferencedFile(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
-            for path, size in dead
-        ]
+        if dead and not store.layout.link_in(table.path):  # files behind a link are not ours to delete
+            unreferenced += [
+                UnreferencedFile(table=table, path=path, size_bytes=size, owner_live=owner_of(path) in disk.alive)
+                for path, size in dead
+            ]
     return unreferenced, missing
 
 
@@ -191,11 +188,7 @@ def _ours(store: Store, files: list[UnreferencedFile]) -> list[UnreferencedFile]
 
 
 def check_no_link(store: Store) -> None:
-    """Refuse to delete files of a table that is reached through a symbolic link.
-
-    Raises:
-        InvalidRequest: the path of a table contains a link.
-    """
+    """Raise InvalidRequest if a table is reached through a symbolic link. Nothing behind a link is deleted."""
     for table in (store.base, store.changes):
         for path in (table.path / DATA, table.path / LOG):
             if link := store.layout.link_in(path):
@@ -271,8 +264,6 @@ def _delete(to_delete: Iterable[UnreferencedFile]) -> None:
         path.unlink(missing_ok=True)
         reach("purge.during_delete")
         folders |= {parent for parent in path.parents if file.table.path / DATA in parent.parents}
-    for folder in sorted(folders, key=lambda p: -len(p.parts)):
-        try:
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        with contextlib.suppress(OSError):  # not empty, or already gone
             folder.rmdir()
-        except OSError:
-            continue  # not empty, or already gone

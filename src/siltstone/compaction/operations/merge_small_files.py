@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 MAX_TASK_BYTES: Final = 1024 * 1024 * 1024
 """Highest number of bytes that a task reads, in Arrow's format, because it sorts them in memory."""
 MAX_READS: Final = 1.5
-"""Highest ratio of bytes read to bytes stored.
-
-Files in several ranges are read several times. A shuffle is better above it.
-"""
+"""Highest ratio of bytes read to bytes stored: a file in several ranges is read several times. Above: a shuffle."""
 FOOTER_THREADS: Final = 8
 
 
@@ -51,7 +48,7 @@ class _Input:
     """True if the column may have nulls. Rows with a null belong to the lowest range."""
 
     def overlaps(self, low: Any, high: Any) -> bool:  # noqa: ANN401
-        """Return true if the file may have rows of a range. A bound of None is open."""
+        """True if the file may have rows of a range. A bound of None is open."""
         if low is None and self.has_nulls:
             return True
         return (high is None or self.values.low < high) and (low is None or self.values.high >= low)
@@ -93,12 +90,9 @@ def _read_input(store: Store, file: DataFile, first: str) -> _Input:
         ranges = key_ranges(metadata, first)
     except OverflowError:  # a date that Python cannot hold
         ranges = [KeyRange()]
-    is_known = all(group.known for group in ranges)
-    values = (
-        KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
-        if ranges and is_known
-        else KeyRange()
-    )
+    values = KeyRange()
+    if ranges and all(group.known for group in ranges):
+        values = KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return _Input(file, max(size, file.size_bytes), values, _has_nulls(metadata, first))
 
@@ -117,36 +111,33 @@ def _divided(inputs: Sequence[_Input], files: int) -> list[MergeTask] | None:
     """Return the work of each task; None if files would be read too many times, or their ranges are not known."""
     if files == 1:
         return [_task(inputs, None, None)]
-    if not all(one.values.known for one in inputs):
+    if not all(source.values.known for source in inputs):
         return None
     edges = _edges(inputs, files)
     work = [
-        _task([one for one in inputs if one.overlaps(low, high)], low, high)
+        _task([source for source in inputs if source.overlaps(low, high)], low, high)
         for low, high in pairwise([None, *edges, None])
     ]
-    total = sum(one.memory_bytes for one in inputs)
+    total = sum(source.memory_bytes for source in inputs)
     return work if sum(task.memory_bytes for task in work) <= MAX_READS * total else None
 
 
 def _edges(inputs: Sequence[_Input], files: int) -> list[Any]:
-    """Return the first value of each range except the lowest.
-
-    Ranges begin where files begin, and have similar sizes in bytes.
-    """
-    total = sum(one.file.size_bytes for one in inputs)
+    """Return the first value of each range except the lowest: a file begins there, and sizes are similar."""
+    total = sum(source.file.size_bytes for source in inputs)
     edges: list[Any] = []
     size = 0
-    for one in sorted(inputs, key=lambda one: (one.values.low, one.file.path)):
-        if size >= total * (len(edges) + 1) / files and (not edges or one.values.low > edges[-1]):
-            edges.append(one.values.low)
-        size += one.file.size_bytes
+    for source in sorted(inputs, key=lambda source: (source.values.low, source.file.path)):
+        if size >= total * (len(edges) + 1) / files and (not edges or source.values.low > edges[-1]):
+            edges.append(source.values.low)
+        size += source.file.size_bytes
     return edges[: files - 1]
 
 
 def _task(inputs: Sequence[_Input], low: Any, high: Any) -> MergeTask:  # noqa: ANN401
     return MergeTask(
-        inputs=tuple(one.file.path for one in inputs),
+        inputs=tuple(source.file.path for source in inputs),
         low=low,
         high=high,
-        memory_bytes=sum(one.memory_bytes for one in inputs),
+        memory_bytes=sum(source.memory_bytes for source in inputs),
     )

@@ -23,7 +23,7 @@ from siltstone.compaction.operations.commit import job_info
 from siltstone.compaction.operations.rewrite_errors import discarding, disk_failures, spark_failures
 from siltstone.compaction.operations.unreadable_files import check_readable
 from siltstone.compaction.planning.model import CLUSTERED, JobKind, JobSpec
-from siltstone.dataset.snapshot import Snapshot, check_columns
+from siltstone.dataset.snapshot import check_columns
 from siltstone.dataset.store import Store
 from siltstone.errors import Conflict, Corruption, Fenced
 from siltstone.failpoints import reach
@@ -78,13 +78,20 @@ def rewrite(
     """
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
-    taken = _live_files(store, snapshot, planned)
+    live = {file.path: file for file in snapshot.base.files}
+    if gone := [entry.path for entry in planned.files if entry.path not in live]:
+        raise Conflict(f"Dataset {store.name}: {gone[0]} is no longer live; another compaction was first. Plan again.")
+    taken = tuple(live[entry.path] for entry in planned.files)
     check_columns(store, snapshot)
     clusters = planned.kind is JobKind.CLUSTER
     with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.liveness_lock() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
         with discarding(store, owner.owner), disk_failures(store):
-            names = _write_checked(store, taken, lambda: write(taken, folder))
+            try:
+                names = write(taken, folder)
+            except Corruption as error:  # name all unreadable files
+                check_readable(store, taken, error=error)
+                raise
             reach("cluster.after_write") if clusters else reach("roll_up.after_write")
             written = _verified(store, planned, taken, folder, names)
             outputs = manifest(store.base.path, written)
@@ -114,33 +121,16 @@ def rewrite(
     )
 
 
-def _live_files(store: Store, snapshot: Snapshot, job: JobSpec) -> tuple[DataFile, ...]:
-    live = {file.path: file for file in snapshot.base.files}
-    gone = [entry.path for entry in job.files if entry.path not in live]
-    if gone:
-        raise Conflict(f"Dataset {store.name}: {gone[0]} is no longer live; another compaction was first. Plan again.")
-    return tuple(live[entry.path] for entry in job.files)
-
-
-def _write_checked(store: Store, taken: Sequence[DataFile], write: Callable[[], list[str] | None]) -> list[str] | None:
-    """Write the files. If a file cannot be read, name all unreadable files."""
-    try:
-        return write()
-    except Corruption as error:
-        check_readable(store, taken, error=error)
-        raise
-
-
 def _verified(
     store: Store, job: JobSpec, taken: Sequence[DataFile], folder: str, names: list[str] | None
 ) -> tuple[DataFile, ...]:
     partition = {PERIOD: job.period, **dict(job.partition)}
-    found = collect_files(store.base.path, folder, schema=store.base_schema, stats=store.stats, names=names)
-    rows, expected = sum(file.rows for file in found), sum(file.rows for file in taken)
+    files = collect_files(store.base.path, folder, schema=store.base_schema, stats=store.stats, names=names)
+    rows, expected = sum(file.rows for file in files), sum(file.rows for file in taken)
     if rows != expected:
         check_readable(store, taken)
         raise Corruption(
             f"Dataset {store.name}: the {job.lane} job wrote {rows} rows and should have written {expected}; nothing was "
             "committed."
         )
-    return tuple(replace(file, partition=partition) for file in found)
+    return tuple(replace(file, partition=partition) for file in files)

@@ -95,7 +95,7 @@ def spark_failures(
 
 
 def _all_there(store: Store, snapshot: Snapshot) -> bool:
-    """Return true if this process sees every file of the snapshot. Then Spark's tasks see another disk."""
+    """True if this process sees every file of the snapshot. Then Spark's tasks see another disk."""
     return all(
         (table.path / file.path).exists()
         for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))

@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 def roll_up(
     spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
-    """Run one planned roll-up.
-
-    Raises:
-        Conflict: files of the plan are not live any more, or another compaction was first. Nothing was changed.
-        UnreadableFiles: some of the files cannot be read. Nothing was changed. The others can be rolled up without
-            them.
-        Corruption: the written rows differ from the rows read. Nothing was changed.
-    """
+    """Run one planned roll-up; see `rewrite`."""
     files = max(1, planned.files_after)
 
     def write(taken: Sequence[DataFile], folder: str) -> list[str] | None:

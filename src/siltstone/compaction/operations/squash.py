@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from siltstone.compaction.operations.commit import job_info
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, sorted_rows
-from siltstone.dataset.snapshot import Snapshot, check_columns, sequence_of
+from siltstone.dataset.snapshot import check_columns, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import squashed_file
 from siltstone.delta.parquet import write_file
@@ -35,12 +35,6 @@ from siltstone.model.files import DataFile
 from siltstone.model.reports import OutputFile, SquashReport
 from siltstone.model.small_runs import small_change_files
 from siltstone.spark.output_files import manifest
-
-
-def squash_plan(store: Store, snapshot: Snapshot, *, many: int) -> tuple[DataFile, ...]:
-    """Return the files that a squash would merge now; empty if there are too few."""
-    run = small_change_files(snapshot.unfolded, sequence_of, many=many, max_bytes=store.settings.squash_bytes)
-    return run.files if run.enough else ()
 
 
 def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:
@@ -55,7 +49,8 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
     check_columns(store, snapshot)
-    taken = squash_plan(store, snapshot, many=many)
+    run = small_change_files(snapshot.unfolded, sequence_of, many=many, max_bytes=store.settings.squash_bytes)
+    taken = run.files if run.enough else ()
     written: DataFile | None = None
     outputs: tuple[OutputFile, ...] = ()
     if taken and not dry_run:

@@ -5,7 +5,7 @@ Damage inside is found only by reading the whole file. So the file that the erro
 files if it names none.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,12 +37,11 @@ def check_readable(
         UnreadableFiles: some files cannot be read.
         FileNotFoundError: a file is gone. It is not damaged.
     """
-    inputs = [_TableFile(store.base.path, file, store.base_schema) for file in files]
-    inputs += [_TableFile(store.changes.path, file, store.change_schema) for file in changes]
-    reasons = _unreadable(inputs, {one.file.path for one in inputs if _is_named(error, one)})
+    inputs = _table_files(store, files, changes)
+    reasons = _reasons(inputs, error)
     # Python workers report no paths: a file may have caused the error although it names none
     if not reasons and error is not None and not is_cancelled(error) and classify(evidence_of(error)) in _SUSPICIOUS:
-        reasons = _unreadable(inputs, {one.file.path for one in inputs})
+        reasons = _reasons(inputs, error, whole=True)
     if not reasons:
         return
     named = [f"{path} ({reason})" for path, reason in sorted(reasons.items())[:SHOWN]]
@@ -63,26 +62,16 @@ def unreadable_files(
     Unavailable may be sound.
     """
     errors: dict[str, SiltstoneError] = {}
-    for table, schema, table_files in (
-        (store.base, store.base_schema, files),
-        (store.changes, store.change_schema, changes),
-    ):
-        for file in table_files:
-            table_file = _TableFile(table.path, file, schema)
-            path = f"{table.path.name}/{file.path}"
-            try:
-                if reason := _reason(table_file, whole=_is_named(error, table_file)):
-                    errors[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
-            except FileNotFoundError:
-                errors[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
-            except Unavailable as refused:
-                errors[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
+    for table_file in _table_files(store, files, changes):
+        path = f"{table_file.root.name}/{table_file.file.path}"
+        try:
+            if reason := _reason(table_file, whole=table_file.is_named_by(error)):
+                errors[path] = Corruption(reason, reason=Reason.DAMAGED_FILE)
+        except FileNotFoundError:
+            errors[path] = Corruption("it is missing", reason=Reason.MISSING_FILE)
+        except Unavailable as refused:
+            errors[path] = Unavailable(f"not damaged, but out of reach: {refused}", reason=refused.reason)
     return errors
-
-
-def _is_named(error: Exception | None, one: "_TableFile") -> bool:
-    """True if an error names a file."""
-    return error is not None and names_file(error, one.file.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +82,26 @@ class _TableFile:
     file: DataFile
     schema: pa.Schema
 
+    def is_named_by(self, error: Exception | None) -> bool:
+        """True if an error names the file."""
+        return error is not None and names_file(error, self.file.path)
 
-def _unreadable(files: Sequence[_TableFile], through: Collection[str]) -> dict[str, str]:
-    """Return the errors of files of tables, by their footers. The files in `through` are read to their end."""
-    reasons = {one.file.path: _reason(one, whole=one.file.path in through) for one in files}
+
+def _table_files(store: Store, base: Sequence[DataFile], changes: Sequence[DataFile]) -> list[_TableFile]:
+    return [
+        *(_TableFile(store.base.path, file, store.base_schema) for file in base),
+        *(_TableFile(store.changes.path, file, store.change_schema) for file in changes),
+    ]
+
+
+def _reasons(files: Sequence[_TableFile], error: Exception | None, *, whole: bool = False) -> dict[str, str]:
+    """Return why files cannot be read. Those that the error names, or all with `whole`, are read to their end."""
+    reasons = {item.file.path: _reason(item, whole=whole or item.is_named_by(error)) for item in files}
     return {path: reason for path, reason in reasons.items() if reason}
 
 
 def _reason(table_file: _TableFile, *, whole: bool) -> str:
-    """Return the reason why a file cannot be read; empty if it can.
-
-    Raises:
-        Unavailable: the system does not let this process read the file, which may be sound.
-    """
+    """Return the reason why a file cannot be read; empty if it can. Raise if the system refuses to read it."""
     try:
         with open_parquet(f"{table_file.root}/{table_file.file.path}", indexes=True) as parquet:
             if parquet.metadata.num_rows != table_file.file.rows:

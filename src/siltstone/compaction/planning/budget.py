@@ -10,7 +10,7 @@ So the oldest candidate of every lane runs within n cycles, independent of its s
 stays within the budget, except a cycle of one large job (and jobs that rewrite nothing).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -18,64 +18,46 @@ from siltstone.compaction.planning.model import JobSpec
 from siltstone.model.units import size_text
 
 
-class _Lane:
-    """Queue of the candidates of one lane that were not examined yet."""
-
-    def __init__(self, candidates: list[JobSpec]) -> None:
-        by_age = sorted(candidates, key=lambda spec: (spec.waiting_since_ms, spec.place))
-        rest = sorted(by_age[1:], key=lambda spec: (-spec.score, spec.place))
-        self._queue = deque([by_age[0], *rest])
-
-    def next_fitting(self, room_bytes: int | None) -> tuple[JobSpec | None, list[JobSpec]]:
-        """Return the next candidate that fits, and the larger ones before it.
-
-        Without a limit (None) every candidate fits.
-        """
-        passed: list[JobSpec] = []
-        while self._queue:
-            spec = self._queue.popleft()
-            if room_bytes is None or spec.cost_bytes <= room_bytes:
-                return spec, passed
-            passed.append(spec)
-        return None, passed
-
-
-def chosen(
+def select_jobs(
     candidates: Iterable[JobSpec], *, lanes: Sequence[str], cycle: int, budget_bytes: int
 ) -> tuple[tuple[JobSpec, ...], tuple[JobSpec, ...]]:
     """Return the jobs of a cycle and the candidates that do not fit, each with its reason."""
-    waiting: dict[str, list[JobSpec]] = {}
+    waiting: defaultdict[str, list[JobSpec]] = defaultdict(list)
     for candidate in candidates:
-        waiting.setdefault(candidate.lane, []).append(candidate)
-    turn = cycle % len(lanes)
-    rounds = [_Lane(waiting[lane]) for lane in (*lanes[turn:], *lanes[:turn]) if lane in waiting]
+        waiting[candidate.lane].append(candidate)
+    first = cycle % len(lanes)
+    queues = [_queue(waiting[lane]) for lane in (*lanes[first:], *lanes[:first]) if lane in waiting]
     jobs: list[JobSpec] = []
     over: list[JobSpec] = []
-    left = budget_bytes
-    while rounds:
-        going: list[_Lane] = []
-        for lane in rounds:
-            job, passed = lane.next_fitting(left if jobs else None)
-            room = f"{size_text(left)} of {size_text(budget_bytes)} left"
-            over += [
-                replace(spec, reason=f"over the budget of this cycle: {size_text(spec.cost_bytes)} to rewrite, {room}")
-                for spec in passed
-            ]
-            if job:
-                jobs.append(job)
-                left = max(0, left - job.cost_bytes)
-                going.append(lane)
-        rounds = going
+    room_bytes = budget_bytes
+    while queues:
+        for queue in queues:
+            while queue:
+                spec = queue.popleft()
+                if not jobs or spec.cost_bytes <= room_bytes:
+                    jobs.append(spec)
+                    room_bytes = max(0, room_bytes - spec.cost_bytes)
+                    break
+                room = f"{size_text(room_bytes)} of {size_text(budget_bytes)} left"
+                text = f"over the budget of this cycle: {size_text(spec.cost_bytes)} to rewrite, {room}"
+                over.append(replace(spec, reason=text))
+        queues = list(filter(None, queues))
     return tuple(_batches_in_order(jobs)), tuple(over)
+
+
+def _queue(candidates: list[JobSpec]) -> deque[JobSpec]:
+    """Return the candidates of a lane in the order in which they are examined: the oldest, then by score."""
+    oldest, *others = sorted(candidates, key=lambda spec: (spec.waiting_since_ms, spec.sort_key))
+    return deque([oldest, *sorted(others, key=lambda spec: (-spec.score, spec.sort_key))])
 
 
 def _batches_in_order(jobs: Sequence[JobSpec]) -> list[JobSpec]:
     """Sort the batches of each period by number, within the positions that these batches have in the plan."""
-    places: dict[object, list[int]] = {}
+    by_period: defaultdict[object, list[int]] = defaultdict(list)
     for at, job in enumerate(jobs):
-        places.setdefault((job.lane, *job.place[:3]), []).append(at)
+        by_period[(job.lane, *job.sort_key[:3])].append(at)
     ordered = list(jobs)
-    for positions in places.values():
+    for positions in by_period.values():
         batches = sorted((jobs[at] for at in positions), key=lambda job: job.batch)
         for at, job in zip(positions, batches, strict=True):
             ordered[at] = job

@@ -23,13 +23,7 @@ FindStore = Callable[[str], Store]
 
 
 def request_plan(
-    request: CompactionRequest,
-    names: Sequence[str],
-    *,
-    store: FindStore,
-    settings: Settings,
-    cycle: int,
-    trigger: str,
+    request: CompactionRequest, names: Sequence[str], *, store: FindStore, settings: Settings, cycle: int, trigger: str
 ) -> Plan:
     """Return the jobs of a request, in the order of the names.
 

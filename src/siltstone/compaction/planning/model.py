@@ -1,7 +1,7 @@
 """Inputs and outputs of the planner: plain values, without a table or a clock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
@@ -34,10 +34,7 @@ class JobKind(StrEnum):
 
     @property
     def ends_with_commit(self) -> bool:
-        """True if a commit in the log proves that the job is done.
-
-        A purge deletes files after its commit, and no log shows how many.
-        """
+        """True if a commit proves that the job is done. A purge deletes files after its commit."""
         return self is not JobKind.PURGE
 
 
@@ -165,25 +162,34 @@ class JobSpec:
         return self.saved_bytes / (self.cost_bytes + OPEN_COST_BYTES)
 
     @property
-    def place(self) -> tuple[str, str, tuple[tuple[str, str], ...], int]:
-        """Sort key of the candidates of one lane.
-
-        It is a total order, so a plan does not depend on the order of a listing.
-        """
+    def sort_key(self) -> tuple[str, str, tuple[tuple[str, str], ...], int]:
+        """Total order of the candidates of one lane: a plan does not depend on the order of a listing."""
         partition = tuple((name, "" if value is None else f"={value}") for name, value in self.partition)
         return self.dataset, self.period, partition, self.batch
+
+    def over(self, files: Sequence[FileEntry]) -> "JobSpec":
+        """Return the same job over these files, with their numbers."""
+        size = total_bytes(files)
+        after = files_needed(size, self.target_bytes) if self.target_bytes else 1
+        return replace(
+            self,
+            files=tuple(files),
+            files_after=after,
+            rows=total_rows(files),
+            cost_bytes=size,
+            saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
+        )
 
     def to_dict(self, *, with_files: bool = False) -> dict[str, Any]:
         """Return the candidate as plain data. The paths of its files are included only with `with_files`."""
         names = ("dataset", "period", "batch", "batches", "files_after", "rows", "cost_bytes", "saved_bytes")
-        since = from_epoch_ms(self.waiting_since_ms) if self.waiting_since_ms else None
+        since = (
+            from_epoch_ms(self.waiting_since_ms).isoformat(timespec="milliseconds") if self.waiting_since_ms else None
+        )
         data: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
         data |= {name: getattr(self, name) for name in names}
         data |= {"partition": dict(self.partition), "files": len(self.files), "target_bytes": self.target_bytes}
-        data |= {
-            "score": round(self.score, 3),
-            "waiting_since": since.isoformat(timespec="milliseconds") if since else None,
-        }
+        data |= {"score": round(self.score, 3), "waiting_since": since}
         data |= {"planned": self.planned, "trigger": self.trigger, "reason": self.reason}
         return data | ({"paths": [file.path for file in self.files]} if with_files else {})
 

@@ -10,17 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from siltstone.clock import epoch_ms
-from siltstone.compaction.planning.budget import chosen
-from siltstone.compaction.planning.model import (
-    Inputs,
-    JobKind,
-    JobSpec,
-    Plan,
-    Shape,
-    TableState,
-    UnfinishedJob,
-    View,
-)
+from siltstone.compaction.planning.budget import select_jobs
+from siltstone.compaction.planning.model import Inputs, JobKind, JobSpec, Plan, Shape, TableState, View
 from siltstone.compaction.planning.roll_up_policy import roll_ups
 from siltstone.compaction.planning.triggers import clusterings, event_logs, folds, squashes, vacuums
 from siltstone.config import Settings
@@ -37,22 +28,19 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
     Raises:
         InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is requested.
     """
-    ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
+    tier_ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
     for tier in (tier for table in inputs.tables for tier in table.tiers):
-        ranks[tier.name] = min(tier.target.rank, ranks.get(tier.name, tier.target.rank))
-    tiers = sorted(ranks, key=lambda name: (ranks[name], name))
+        tier_ranks[tier.name] = min(tier.target.rank, tier_ranks.get(tier.name, tier.target.rank))
+    tiers = sorted(tier_ranks, key=lambda name: (tier_ranks[name], name))
     lanes = (*_OTHERS, *tiers)  # always in this order: folds first, then the tiers from the finest to the coarsest
     _check(inputs, settings, now, lanes)
     requested = frozenset(lanes if inputs.only is None else inputs.only)
     if JobKind.ROLL_UP in requested:
         requested |= frozenset(tiers)
-    unfinished: dict[str, list[UnfinishedJob]] = {}
-    for job in inputs.unfinished:
-        unfinished.setdefault(job.dataset, []).append(job)
     ready: list[JobSpec] = []
     left_out: list[JobSpec] = []
     for table in inputs.tables:
-        running = unfinished.get(table.name, ())
+        running = [job for job in inputs.unfinished if job.dataset == table.name]
         view = View(
             now=now,
             now_ms=epoch_ms(now),
@@ -62,9 +50,9 @@ def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
         )
         for candidate in _candidates(table, settings, view, requested):
             (ready if candidate.planned else left_out).append(candidate)
-    jobs, over = chosen(ready, lanes=lanes, cycle=inputs.cycle, budget_bytes=settings.cycle_bytes)
-    place = {lane: at for at, lane in enumerate((*lanes, str(JobKind.ROLL_UP)))}
-    rest = sorted((*over, *left_out), key=lambda spec: (place[spec.lane], spec.place))
+    jobs, over = select_jobs(ready, lanes=lanes, cycle=inputs.cycle, budget_bytes=settings.cycle_bytes)
+    ranks = {lane: at for at, lane in enumerate((*lanes, str(JobKind.ROLL_UP)))}
+    rest = sorted((*over, *left_out), key=lambda spec: (ranks[spec.lane], spec.sort_key))
     return Plan(cycle=inputs.cycle, budget_bytes=settings.cycle_bytes, jobs=jobs, left_out=tuple(rest))
 
 

@@ -13,8 +13,9 @@
 5. The files are cut into batches of at most `max_files`. A remainder of one file joins the last batch.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Final
@@ -22,7 +23,6 @@ from typing import Final
 from siltstone.clock import epoch_ms
 from siltstone.compaction.planning.model import (
     CLUSTERED,
-    OPEN_COST_BYTES,
     Busy,
     FileEntry,
     JobKind,
@@ -30,10 +30,7 @@ from siltstone.compaction.planning.model import (
     Partition,
     TableState,
     View,
-    files_needed,
     idle,
-    total_bytes,
-    total_rows,
     unfinished_text,
 )
 from siltstone.errors import InvalidRequest
@@ -59,29 +56,27 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sorted:
+class _Sources:
     """Files that a tier can take for one of its target periods."""
 
-    moving: list[FileEntry]
-    fresh: list[FileEntry]
+    moving: list[FileEntry] = field(default_factory=list)
+    """Files of finer periods."""
+    fresh: list[FileEntry] = field(default_factory=list)
     """Small files of the target period that no compaction wrote."""
-    compacted: list[FileEntry]
+    compacted: list[FileEntry] = field(default_factory=list)
     """Small files of the target period that a compaction wrote."""
 
     @classmethod
-    def of(cls, tier: Tier, groups: Iterable[_Group]) -> "_Sorted":
-        moving: list[FileEntry] = []
-        fresh: list[FileEntry] = []
-        compacted: list[FileEntry] = []
-        small = tier.small_bytes
+    def of(cls, tier: Tier, groups: Iterable[_Group]) -> "_Sources":
+        sources, small = cls(), tier.small_bytes
         for group in groups:
             if group.granularity is not tier.target:
-                moving += group.files
+                sources.moving.extend(group.files)
                 continue
             for file in group.files:
                 if file.size_bytes < small and file.tier != CLUSTERED:
-                    (compacted if file.tier else fresh).append(file)
-        return cls(moving, fresh, compacted)
+                    (sources.compacted if file.tier else sources.fresh).append(file)
+        return sources
 
     @property
     def new(self) -> int:
@@ -89,51 +84,9 @@ class _Sorted:
         return len(self.moving) + len(self.fresh)
 
     @property
-    def taken(self) -> list[FileEntry]:
+    def files(self) -> list[FileEntry]:
         """All files: periods in their order, files of a period by age."""
         return [*self.moving, *self.fresh, *self.compacted]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Target of a tier: dataset, period and partition values."""
-
-    dataset: str
-    tier: Tier
-    period: str
-    partition: Partition
-
-    def candidate(
-        self,
-        files: Sequence[FileEntry],
-        *,
-        reason: str = "",
-        batch: int = 1,
-        batches: int = 1,
-        since_ms: int = 0,
-        trigger: str = "",
-    ) -> JobSpec:
-        """Return a roll-up of these files with its numbers."""
-        size = total_bytes(files)
-        after = files_needed(size, self.tier.target_bytes) if files else 0
-        return JobSpec(
-            kind=JobKind.ROLL_UP,
-            lane=self.tier.name,
-            dataset=self.dataset,
-            period=self.period,
-            partition=self.partition,
-            files=tuple(files),
-            batch=batch,
-            batches=batches,
-            files_after=after,
-            rows=total_rows(files),
-            cost_bytes=size,
-            saved_bytes=max(0, len(files) - after) * OPEN_COST_BYTES,
-            target_bytes=self.tier.target_bytes,
-            waiting_since_ms=since_ms,
-            trigger=trigger,
-            reason=reason,
-        )
 
 
 def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[JobSpec]:
@@ -141,30 +94,27 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[J
     groups, unreadable = _groups(table, view.busy)
     yield from unreadable
     for tier in sorted(tiers, key=lambda tier: -tier.target.rank):
+        spec = JobSpec(kind=JobKind.ROLL_UP, lane=tier.name, dataset=table.name, target_bytes=tier.target_bytes)
         if not tier.enabled:
             if groups:
-                yield _Place(table.name, tier, "", ()).candidate([], reason=f"tier {tier.name} is disabled")
+                yield replace(spec, reason=f"tier {tier.name} is disabled")
             continue
         targets: dict[tuple[str, Partition], list[_Group]] = {}
         for group in groups:
             if group.granularity.rank <= tier.source.rank or group.granularity is tier.target:
                 targets.setdefault((coarser(group.period, tier.target), group.partition), []).append(group)
         for (period, partition), sources in targets.items():
-            yield from _candidates(_Place(table.name, tier, period, partition), sources, view)
+            yield from _candidates(replace(spec, period=period, partition=partition), tier, sources, view)
 
 
 def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]:
     """Return the files by period and partition, in order. Also return a left-out candidate for each invalid period."""
-    by_place: dict[tuple[str, Partition], list[FileEntry]] = {}
+    by_period: defaultdict[tuple[str, Partition], list[FileEntry]] = defaultdict(list)
     for file in table.files:
-        key = (file.period, file.partition)
-        if key in by_place:
-            by_place[key].append(file)
-        else:
-            by_place[key] = [file]
+        by_period[file.period, file.partition].append(file)
     groups: list[_Group] = []
     unreadable: list[JobSpec] = []
-    for (period, partition), files in by_place.items():
+    for (period, partition), files in by_period.items():
         try:
             granularity = granularity_of(period)
         except InvalidRequest as error:
@@ -185,47 +135,57 @@ def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]
     return sorted(groups, key=lambda group: order(group.period)), unreadable
 
 
-def _candidates(at: _Place, groups: list[_Group], view: View) -> Iterator[JobSpec]:
-    tier = at.tier
+def _candidates(target: JobSpec, tier: Tier, groups: list[_Group], view: View) -> Iterator[JobSpec]:
+    """Yield the roll-ups into one target period. `target` is the job without its files."""
     free = [group for group in groups if not group.taker]
-    files = _Sorted.of(tier, free)
+    sources = _Sources.of(tier, free)
     busy = next(filter(None, (group.busy for group in groups)), "")
-    if not files.new and len(files.compacted) < FEWEST_FILES_PER_JOB:
+    if not sources.new and len(sources.compacted) < FEWEST_FILES_PER_JOB:
         takers = sorted({group.taker for group in groups if group.taker})
         if takers or busy:
-            yield at.candidate([], reason=busy or f"its files go to tier {takers[0]}")
+            yield replace(target, reason=busy or f"its files go to tier {takers[0]}")
         return
-    closed = max(end(at.period), *(end(group.period) for group in free))
-    reason = _reason_left_out(tier, files, closed, view)
+    closed = max(end(target.period), *(end(group.period) for group in free))
+    reason = _reason_left_out(tier, sources, closed, view)
     if reason:
-        yield at.candidate(files.taken, reason=f"{reason}; {busy} are not counted" if busy else reason)
+        reason = f"{reason}; {busy} are not counted" if busy else reason
+        yield replace(target.over(sources.files), reason=reason)
         return
     for group in free:
         group.taker = tier.name
     due_ms = epoch_ms(closed) + (0 if view.force else tier.min_age_seconds * 1000)
-    oldest_ms = min(file.modified_ms for file in (*files.moving, *files.fresh) or files.compacted)
-    yield from _in_batches(at, files, since_ms=max(due_ms, oldest_ms))
+    oldest_ms = min(file.modified_ms for file in (*sources.moving, *sources.fresh) or sources.compacted)
+    trigger = f"{sources.new} files"
+    if sources.new < tier.min_files and len(sources.compacted) >= FEWEST_FILES_PER_JOB:
+        trigger = f"{len(sources.compacted)} small files of earlier batches"
+    due = replace(target, waiting_since_ms=max(due_ms, oldest_ms), trigger=trigger)
+    parts = batches(sources.files, tier.max_files)
+    for number, part in enumerate(parts, start=1):
+        spec = replace(due.over(part), batch=number, batches=len(parts))
+        fewer = spec.files_after < len(part)
+        yield spec if fewer else replace(spec, reason=f"{len(part)} files would not become fewer")
 
 
-def _reason_left_out(tier: Tier, files: _Sorted, closed: datetime, view: View) -> str:
+def _reason_left_out(tier: Tier, sources: _Sources, closed: datetime, view: View) -> str:
     """Return the reason why a period is left out now; empty if it is taken."""
     if closed > view.now:
         return f"closes at {_moment(closed)}"
-    if len(files.taken) < FEWEST_FILES_PER_JOB:
-        return f"{files.new} of {FEWEST_FILES_PER_JOB if view.force else tier.min_files} files"
+    if len(sources.files) < FEWEST_FILES_PER_JOB:
+        return f"{sources.new} of {FEWEST_FILES_PER_JOB if view.force else tier.min_files} files"
     if view.force:
         return ""
     due = _later(closed, tier.min_age_seconds)
     if due > view.now:
         return f"closed at {_moment(closed)}, taken from {_moment(due)} on"
-    if files.new < tier.min_files and len(files.compacted) < FEWEST_FILES_PER_JOB:
-        apart = f", {len(files.compacted)} compacted one apart" if files.compacted else ""
-        return f"{files.new} of {tier.min_files} files{apart}"
+    if sources.new < tier.min_files and len(sources.compacted) < FEWEST_FILES_PER_JOB:
+        apart = f", {len(sources.compacted)} compacted one apart" if sources.compacted else ""
+        return f"{sources.new} of {tier.min_files} files{apart}"
     if not tier.quiet_seconds or _later(closed, tier.quiet_until_seconds) <= view.now:
         return ""
-    newest_ms = max((file.modified_ms for file in (*files.moving, *files.fresh) if not file.tier), default=0)
-    left = newest_ms + tier.quiet_seconds * 1000 - view.now_ms
-    return f"the newest file is too young, taken in {left / 3_600_000:,.1f} hours if no other comes" if left > 0 else ""
+    newest_ms = max((file.modified_ms for file in (*sources.moving, *sources.fresh) if not file.tier), default=0)
+    wait_ms = newest_ms + tier.quiet_seconds * 1000 - view.now_ms
+    hours = f"{wait_ms / 3_600_000:,.1f} hours"
+    return f"the newest file is too young, taken in {hours} if no other comes" if wait_ms > 0 else ""
 
 
 def _later(moment: datetime, seconds: int) -> datetime:
@@ -233,17 +193,6 @@ def _later(moment: datetime, seconds: int) -> datetime:
         return moment + timedelta(seconds=seconds)
     except OverflowError:  # after the year 9999
         return datetime.max.replace(tzinfo=moment.tzinfo)
-
-
-def _in_batches(at: _Place, files: _Sorted, *, since_ms: int) -> Iterator[JobSpec]:
-    trigger = f"{files.new} files"
-    if files.new < at.tier.min_files and len(files.compacted) >= FEWEST_FILES_PER_JOB:
-        trigger = f"{len(files.compacted)} small files of earlier batches"
-    parts = batches(files.taken, at.tier.max_files)
-    for number, part in enumerate(parts, start=1):
-        spec = at.candidate(part, batch=number, batches=len(parts), since_ms=since_ms, trigger=trigger)
-        fewer = spec.files_after < len(part)
-        yield spec if fewer else replace(spec, reason=f"{len(part)} files would not become fewer")
 
 
 def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEntry]]:

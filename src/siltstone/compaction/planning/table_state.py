@@ -22,14 +22,10 @@ from siltstone.model.tiers import Tier
 
 
 def table_state(store: Store, *, tiers: tuple[Tier, ...]) -> TableState:
-    """Return the state of one dataset.
-
-    Raises:
-        Gone: the dataset was dropped.
-    """
+    """Return the state of one dataset."""
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
-    waiting = [*_waiting(store.base), *_waiting(store.changes)]
+    waiting = [*_removal_times(store.base), *_removal_times(store.changes)]
     clustered = [file.modified_ms for file in snapshot.base.files if tier_of(file.path) == CLUSTERED]
     return TableState(
         name=str(store.name),
@@ -70,13 +66,11 @@ def table_states(
         try:
             state = table_state(store, tiers=tiers(store))
             states.append(replace(state, vacuumed_at=vacuumed_at(state.name)))
-        except Gone:
-            if not skip_damaged:
-                raise
         except (SiltstoneError, OSError) as error:
             if not skip_damaged:
                 raise
-            unreadable[str(store.name)] = str(error)
+            if not isinstance(error, Gone):
+                unreadable[str(store.name)] = str(error)
     return states, unreadable
 
 
@@ -123,6 +117,6 @@ def change_entry(file: DataFile) -> FileEntry:
     )
 
 
-def _waiting(table: Table) -> list[int]:
+def _removal_times(table: Table) -> list[int]:
     """Return the removal time of each removed file that is still on disk."""
     return [at_ms for path, at_ms in table.removals().items() if (table.path / path).exists()]

@@ -37,11 +37,8 @@ from siltstone.model.units import size_text
 HOUR_MS: Final = 3_600_000
 
 
-def _candidate(table: TableState, kind: JobKind) -> JobSpec:
-    return JobSpec(kind=kind, lane=str(kind), dataset=table.name)
-
-
-# ---- fold --------------------------------------------------------------------------------------------------------
+def _candidate(table: TableState, kind: JobKind, target_bytes: int = 0) -> JobSpec:
+    return JobSpec(kind=kind, lane=str(kind), dataset=table.name, target_bytes=target_bytes)
 
 
 def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
@@ -50,23 +47,20 @@ def folds(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec
     if table.shape is Shape.EVENTS or not backlog.batches:
         return
     trigger, reason = _fold_due(table, settings, view)
-    if job := view.under_way.get(JobKind.FOLD):
-        busy = f"files of unfinished job {job}"
-    else:
-        busy = unfinished_text(view.busy, table.change_files)
+    job = view.under_way.get(JobKind.FOLD)
+    busy = f"files of unfinished job {job}" if job else unfinished_text(view.busy, table.change_files)
     cost = backlog.size_bytes  # the bytes that the fold may rewrite
     touched = 0
     if table.shape is not Shape.LOG and table.files:  # in a keyed base each change touches at most one file
         touched = min(len(table.files), backlog.rows)
         cost += total_bytes(table.files) * touched // len(table.files)
     yield replace(
-        _candidate(table, JobKind.FOLD),
+        _candidate(table, JobKind.FOLD, settings.target_file_bytes),
         files=tuple(sorted(table.change_files, key=attrgetter("order", "path"))),
         rows=backlog.rows,
         files_after=max(touched, files_needed(cost, settings.target_file_bytes)),
         cost_bytes=cost,
         saved_bytes=backlog.batches * OPEN_COST_BYTES + backlog.size_bytes,
-        target_bytes=settings.target_file_bytes,
         waiting_since_ms=backlog.oldest_ms or 0,
         trigger=trigger,
         reason=busy or reason,
@@ -93,9 +87,6 @@ def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, s
     ) or "disabled: every threshold of a fold is 0"
 
 
-# ---- squash, and event logs ----------------------------------------------------------------------------------------
-
-
 def squashes(table: TableState, settings: Settings, view: View, *, fold_due: bool) -> Iterator[JobSpec]:
     """Yield the squash of a dataset's small change files."""
     if table.shape is Shape.EVENTS or len(table.change_files) < FEWEST_FILES_PER_JOB:
@@ -118,10 +109,7 @@ def squashes(table: TableState, settings: Settings, view: View, *, fold_due: boo
 
 
 def event_logs(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
-    """Yield the compaction of an event log's small files, by the rule of the log itself.
-
-    Every event keeps its index.
-    """
+    """Yield the compaction of an event log's small files, by the log's own rule. Events keep their index."""
     if table.shape is not Shape.EVENTS or len(table.files) < FEWEST_FILES_PER_JOB:
         return
     many = FEWEST_FILES_PER_JOB if view.force else max(FEWEST_FILES_PER_JOB, settings.event_log_files)
@@ -142,22 +130,11 @@ def _too_few(files: Sequence[FileEntry], run: Sequence[FileEntry], many: int, vi
 
 
 def _run_candidate(table: TableState, kind: JobKind, run: Sequence[FileEntry], *, target_bytes: int) -> JobSpec:
-    size = total_bytes(run)
-    after = files_needed(size, target_bytes)
     return replace(
-        _candidate(table, kind),
-        files=tuple(run),
-        files_after=after,
-        rows=total_rows(run),
-        cost_bytes=size,
-        saved_bytes=max(0, len(run) - after) * OPEN_COST_BYTES,
-        target_bytes=target_bytes,
+        _candidate(table, kind, target_bytes).over(run),
         waiting_since_ms=min((file.modified_ms for file in run), default=0),
         trigger=f"{len(run):,} small files",
     )
-
-
-# ---- cluster -------------------------------------------------------------------------------------------------------
 
 
 def clusterings(
@@ -176,10 +153,19 @@ def clusterings(
     for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         if all(file.tier == CLUSTERED for file in files):
             continue
-        spec = replace(_candidate(table, JobKind.CLUSTER), period=period, partition=partition)
         free = [file for file in idle(files, view.busy) if file.path not in taken]
-        reason = _not_ready(table, period, view, fold_due=fold_due) or _too_little(free, files, settings, view)
-        yield _clustering(spec, free, settings, reason)
+        chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
+        loose = [file for file in chosen if file.tier != CLUSTERED]
+        spec = _candidate(table, JobKind.CLUSTER, settings.target_file_bytes).over(chosen)
+        yield replace(
+            spec,
+            period=period,
+            partition=partition,
+            saved_bytes=spec.saved_bytes + total_bytes(loose),
+            waiting_since_ms=min((file.modified_ms for file in loose), default=0),
+            trigger=f"{size_text(total_bytes(loose))} not clustered",
+            reason=_not_ready(table, period, view, fold_due=fold_due) or _too_little(free, files, settings, view),
+        )
 
 
 def _not_ready(table: TableState, period: str, view: View, *, fold_due: bool) -> str:
@@ -211,25 +197,6 @@ def _too_little(free: Sequence[FileEntry], files: Sequence[FileEntry], settings:
     return "" if share >= settings.cluster_share else f"{share:.0%} of {settings.cluster_share:.0%} not clustered"
 
 
-def _clustering(spec: JobSpec, free: list[FileEntry], settings: Settings, reason: str) -> JobSpec:
-    chosen = _fitting(sorted(free, key=attrgetter("path")), settings.cycle_bytes)
-    size = total_bytes(chosen)
-    loose = total_bytes([file for file in chosen if file.tier != CLUSTERED])
-    after = files_needed(size, settings.target_file_bytes)
-    return replace(
-        spec,
-        files=tuple(chosen),
-        files_after=after,
-        rows=total_rows(chosen),
-        cost_bytes=size,
-        saved_bytes=max(0, len(chosen) - after) * OPEN_COST_BYTES + loose,
-        target_bytes=settings.target_file_bytes,
-        waiting_since_ms=min((file.modified_ms for file in chosen if file.tier != CLUSTERED), default=0),
-        trigger=f"{size_text(loose)} not clustered",
-        reason=reason,
-    )
-
-
 def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
     """Return all files if they fit into one cycle. Otherwise return the unclustered files that fit, at least two."""
     if total_bytes(files) <= budget_bytes:
@@ -243,9 +210,6 @@ def _fitting(files: list[FileEntry], budget_bytes: int) -> list[FileEntry]:
         chosen.append(file)
         size += file.size_bytes
     return chosen
-
-
-# ---- vacuum --------------------------------------------------------------------------------------------------------
 
 
 def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSpec]:
