@@ -194,9 +194,6 @@ def run(
     return guide.report
 
 
-# ---- the steps ---------------------------------------------------------------------------------------------------
-
-
 def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
     with guide.step("start a Spark session", "spark") as facts:
         spark = lake.spark()
@@ -333,9 +330,6 @@ def _prove(guide: _Guide, tour: Tour) -> None:
         ]
         counts = [len(names) for names in files]
         guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], found=counts)
-
-
-# ---- generating --------------------------------------------------------------------------------------------------
 
 
 def _ddl(columns: dict[str, tuple[str, str]]) -> str:

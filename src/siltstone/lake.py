@@ -510,8 +510,6 @@ class Lake:
                 )
             return self._query_components
 
-    # ---- maintenance ---------------------------------------------------------------------------------------------
-
     @property
     def maintenance(self) -> "MaintenanceService":
         """The compaction cycles of this lake, and their journal. Opened on first use: most commands need neither."""
@@ -618,8 +616,6 @@ class Lake:
         """Return the totals of all cycles: by tier and kind of job, and by dataset."""
         return self.maintenance.totals()
 
-    # ---- compactor -----------------------------------------------------------------------------------------------
-
     def compactor(
         self,
         *,
@@ -685,8 +681,6 @@ class Lake:
         from siltstone.compactor.status import CompactorState
 
         return CompactorState(self._components.leases, self._components.state_files, self._clock)
-
-    # ---- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End running queries and workers, wait for background work, and close the journal and the hot cache.
