@@ -91,7 +91,7 @@ class BackupFolder:
             raise Unavailable(f"{self.path} cannot be read ({error}). Check its permissions.") from error
 
     @contextlib.contextmanager
-    def alone(self, *, shared: bool = False) -> Iterator[None]:
+    def lock(self, *, shared: bool = False) -> Iterator[None]:
         """Lock the folder against other backups; `shared` excludes only writers. A crash releases the lock.
 
         Raises:

@@ -87,7 +87,7 @@ class Restore:
         self._folder.require()
         try:
             self._check_target()
-            with self._folder.alone(shared=True):
+            with self._folder.lock(shared=True):
                 manifest = self._folder.read(self._backup)
                 verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=dry_run)
                 if not dry_run:

@@ -94,7 +94,7 @@ def check_request(
     return BackupRequest(path=folder, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
 
 
-class _Moved(Exception):  # noqa: N818
+class _FilesDeleted(Exception):  # noqa: N818
     """Files were deleted since they were pinned."""
 
 
@@ -152,7 +152,7 @@ class Backup:
             if self._request.dry_run:
                 return self._report(self._manifest(lake_id), started)
             self._folder.prepare(lake_id, str(self._layout.root))
-            with self._folder.alone():
+            with self._folder.lock():
                 manifest = self._manifest(lake_id)
                 self._show("verifying")
                 verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._request.full)
@@ -181,13 +181,12 @@ class Backup:
         )
 
     def _manifest(self, lake_id: str) -> Manifest:
-        """Copy everything, and return the manifest."""
         with contextlib.suppress(SiltstoneError):  # a damaged older backup only costs its reuse
             self._earlier = {file.path: file for file in self._folder.read().files}
         self._check_registered()
         taken_at = self._clock.now().isoformat(timespec="seconds")
-        whole = self._system_tables()
-        datasets, registry = self._settled()
+        whole = self._copy_system_tables()
+        datasets, registry = self._copy_datasets()
         config = self._layout.root / CONFIG_FILE
         # Audit records after the datasets: a fold's records are written before it commits.
         audits = sorted(self._layout.audit.glob("*.ndjson")) if self._layout.audit.is_dir() else []
@@ -221,17 +220,17 @@ class Backup:
                 raise Corruption(f"{why} No backup was recorded.")
             self._left_out[f"{folder.name}/{folder.path.name}"] = why
 
-    def _system_tables(self) -> _Copied:
+    def _copy_system_tables(self) -> _Copied:
         """Copy the system tables, except leases, which are of no use elsewhere, and the registry, which is last."""
         copied = _Copied()
         for path in sorted((self._layout.root / SYSTEM).iterdir()):
             if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
-                table = self._newest(path)
+                table = self._copy_newest(path)
                 copied.files |= table.files
                 copied.tables |= table.tables
         return copied
 
-    def _settled(self) -> tuple[list[_Copied], _Copied]:
+    def _copy_datasets(self) -> tuple[list[_Copied], _Copied]:
         """Copy the datasets, and then a registry that names exactly these."""
         done: dict[tuple[str, str], _Copied] = {}
         for _ in range(SETTLE_TRIES):
@@ -240,18 +239,18 @@ class Backup:
             new = [key for key in live if key not in done and key[0] not in self._left_out]
             for number, key in enumerate(new):
                 self._show(f"{key[0]} ({number + 1} of {len(new)}), {size_text(self._bytes_copied)} copied")
-                if (copied := self._dataset(live[key])) is not None:
+                if (copied := self._copy_dataset(live[key])) is not None:
                     done[key] = copied
             if not new:
-                with contextlib.suppress(_Moved):
-                    registry = self._at(self._layout.registry, pinned)
+                with contextlib.suppress(_FilesDeleted):
+                    registry = self._copy_version(self._layout.registry, pinned)
                     return [copied for key, copied in done.items() if key in live], registry
         raise Unavailable("Datasets were created and dropped again and again while the lake was copied. Try again.")
 
-    def _dataset(self, row: Registration) -> _Copied | None:
+    def _copy_dataset(self, row: Registration) -> _Copied | None:
         """Copy one dataset; None if it was dropped meanwhile, or is broken and may be left out."""
         try:
-            return self._pair(self._registry.store(row))
+            return self._copy_pair(self._registry.store(row))
         except (Gone, Corruption) as error:
             missing = self._registry.broken(row)
             if isinstance(error, Gone) and missing is None:
@@ -262,17 +261,17 @@ class Backup:
             self._left_out[str(row.name)] = why
             return None
 
-    def _pair(self, store: Store) -> _Copied:
+    def _copy_pair(self, store: Store) -> _Copied:
         """Copy both tables of a dataset at one pair of versions."""
         for _ in range(COPY_TRIES):
-            with contextlib.suppress(_Moved):
-                snapshot = self._pinned(store)
-                changes = self._at(store.changes.path, snapshot.changes, files=False)
-                base = self._at(store.base.path, snapshot.base, files=False)
+            with contextlib.suppress(_FilesDeleted):
+                snapshot = self._pin_pair(store)
+                changes = self._copy_version(store.changes.path, snapshot.changes, files=False)
+                base = self._copy_version(store.base.path, snapshot.base, files=False)
                 reach("backup.after_logs")
                 copied = _Copied(files=changes.files | base.files, tables=changes.tables | base.tables)
-                copied.add(*self._data(store.changes.path, snapshot.changes, of=f"Dataset {store.name}"))
-                copied.add(*self._data(store.base.path, snapshot.base, of=f"Dataset {store.name}"))
+                copied.add(*self._copy_data_files(store.changes.path, snapshot.changes, of=f"Dataset {store.name}"))
+                copied.add(*self._copy_data_files(store.base.path, snapshot.base, of=f"Dataset {store.name}"))
                 if (marker := store.path / MARKER).is_file():
                     copied.add(self._copy(marker))
                 copied.dataset = BackedDataset(
@@ -287,7 +286,7 @@ class Backup:
                 return copied
         raise files_vanished(store)
 
-    def _pinned(self, store: Store) -> Snapshot:
+    def _pin_pair(self, store: Store) -> Snapshot:
         """Pin a pair of versions that can be restored."""
         for _ in range(PIN_TRIES):
             snapshot = store.snapshot()
@@ -299,32 +298,31 @@ class Backup:
                 return snapshot  # otherwise a fold or an alteration came between the two pins
         raise Unavailable(f"Dataset {store.name}: it was folded or altered each time it was pinned. Try again.")
 
-    def _newest(self, path: Path) -> _Copied:
-        """Copy one system table at its newest version."""
+    def _copy_newest(self, path: Path) -> _Copied:
         for _ in range(COPY_TRIES):
-            with contextlib.suppress(_Moved):
-                return self._at(path, self._reader(path).pin())
+            with contextlib.suppress(_FilesDeleted):
+                return self._copy_version(path, self._reader(path).pin())
         raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
 
-    def _at(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
-        """Copy a table at one version: its log up to there, and its files. `_Moved` if one was deleted meanwhile."""
+    def _copy_version(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
+        """Copy a table at one version: its log up to there, and its files. `_FilesDeleted` if one was deleted meanwhile."""
         copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
         try:
             for name in log_files(path, pinned.version):
                 copied.add(self._copy(path / LOG / name))
         except FileNotFoundError as error:
-            raise _Moved from error
+            raise _FilesDeleted from error
         if files:
-            copied.add(*self._data(path, pinned, of=f"Table {path}"))
+            copied.add(*self._copy_data_files(path, pinned, of=f"Table {path}"))
         return copied
 
-    def _data(self, path: Path, pinned: TableVersion, *, of: str) -> list[BackedFile]:
+    def _copy_data_files(self, path: Path, pinned: TableVersion, *, of: str) -> list[BackedFile]:
         try:
-            return [self._data_file(path / file.path, file, of=of) for file in pinned.files]
+            return [self._copy_data_file(path / file.path, file, of=of) for file in pinned.files]
         except FileNotFoundError as error:
-            raise _Moved from error
+            raise _FilesDeleted from error
 
-    def _data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
+    def _copy_data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
         """Copy one data file. It is checked in the lake unless an earlier backup has it and a check of sizes is enough."""
         copied, full = self._copy(path, size_bytes=file.size_bytes), self._request.full
         earlier = self._earlier.get(copied.path)

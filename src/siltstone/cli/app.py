@@ -103,7 +103,7 @@ def _run(arguments: list[str], *, as_json: bool, own_process: bool, interrupts: 
     owner = _OWN_PROCESS if own_process else None
     try:
         command = typer.main.get_command(app)
-        code = command.main(hoisted(arguments), prog_name=PROGRAM, standalone_mode=False, obj=owner)
+        code = command.main(global_options_first(arguments), prog_name=PROGRAM, standalone_mode=False, obj=owner)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -122,10 +122,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
         case SiltstoneError():
             shown = error
         case typer.TyperException():
-            command = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-            message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
-            end = "" if message.endswith("?") else "."
-            shown = InvalidRequest(f"{message}{end} Try '{command} --help'.")
+            shown = InvalidRequest(_usage_text(error))
         case BrokenPipeError():  # the reader closed the pipe; the interpreter must not report it at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
@@ -144,10 +141,10 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
     return shown.exit_code
 
 
-def hoisted(arguments: Sequence[str]) -> list[str]:
+def global_options_first(arguments: Sequence[str]) -> list[str]:
     """Move the global options to the front, so that they are accepted anywhere before a bare ``--``.
 
-    >>> hoisted(["list", "--json", "--lake", "x"])
+    >>> global_options_first(["list", "--json", "--lake", "x"])
     ['--json', '--lake', 'x', 'list']
 
     Raises:
@@ -169,3 +166,9 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
         else:
             rest.append(argument)
     return front + rest
+
+
+def _usage_text(error: typer.TyperException) -> str:
+    command = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    message = error.format_message().rstrip(".").replace("argument(s)", "arguments")
+    return f"{message}{'' if message.endswith('?') else '.'} Try '{command} --help'."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from siltstone.cli.commands.status import broken_files
-from siltstone.cli.context import chosen, each
+from siltstone.cli.context import each, select_datasets
 from siltstone.config import Settings, unknown_variables
 from siltstone.errors import NotFound, SiltstoneError
 from siltstone.host.private_folders import private_folder
@@ -129,7 +129,7 @@ def _lake(open_lake: "Callable[[], Lake]") -> Finding:
             lake.require_exists()
         except NotFound as note:
             return Verdict.NOTE, str(note)
-        datasets, failures = chosen(lake, None, every=True)
+        datasets, failures = select_datasets(lake, None, every=True)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         problems = [str(error) for error in (failures | failed).values()]
         problems += [str(error) for one in statuses for error in broken_files(one)]

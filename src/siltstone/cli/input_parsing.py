@@ -20,7 +20,7 @@ STANDARD_INPUT: Final = "-"
 
 
 @contextmanager
-def opened(source: str) -> Iterator[IO[str]]:
+def open_text(source: str) -> Iterator[IO[str]]:
     """Open a file, or standard input for ``-``.
 
     Raises:
@@ -49,7 +49,7 @@ def read_rows(source: str | None, arguments: Sequence[str]) -> list[Any]:
         raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
     if source is None:
         return [_json(text, where=f"--row {text!r}") for text in arguments]
-    with opened(source) as file:
+    with open_text(source) as file:
         return _file_rows(file, source)
 
 
@@ -148,7 +148,7 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
 
 def read_lines(source: str) -> list[str]:
     """Return the lines of a file that are not blank."""
-    with opened(source) as file:
+    with open_text(source) as file:
         return [line.rstrip("\n") for line in file if line.strip()]
 
 

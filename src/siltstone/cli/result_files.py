@@ -42,9 +42,9 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
         raise InvalidRequest(
             f"Two columns have the name {repeated}, and {form} would keep one of them. Name one with AS."
         )
-    counted = _Counted(batches)
+    counted = _RowCounter(batches)
     try:
-        with _replaced_whole(out) as path:
+        with _atomic_replace(out) as path:
             writes(schema, counted, path)
     except OSError as error:
         if error is counted.failure:
@@ -61,7 +61,7 @@ def print_rows(
     A JSON document has the columns and the rows, then the result of `facts` for the number of rows. It has the form of
     `render.write_json`. An error while rows are written leaves an incomplete document.
     """
-    counted = _Counted(batches)
+    counted = _RowCounter(batches)
     if form == "csv":
         render.write_csv(schema.names, _rows(counted))
         return counted.rows
@@ -83,7 +83,7 @@ def _indented(value: Any, *, levels: int = 1) -> str:  # noqa: ANN401
     return shown.replace("\n", "\n" + "  " * levels)  # JSON text contains no line ends
 
 
-class _Counted:
+class _RowCounter:
     """Iterator over batches that counts their rows and records the error of their source."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
@@ -106,7 +106,7 @@ class _Counted:
 
 
 @contextmanager
-def _replaced_whole(out: Path) -> Iterator[Path]:
+def _atomic_replace(out: Path) -> Iterator[Path]:
     """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails."""
     if out.is_dir():
         raise InvalidRequest(f"{out} cannot be written: it is a folder.")
@@ -140,7 +140,6 @@ def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Pat
 
 
 def _row_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[list[pa.RecordBatch]]":
-    """Collect batches until they fill a row group."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -470,7 +470,7 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
 def test_one_backup_at_a_time_in_a_folder(root: Path, to: Path):
     lake = opened(root)
     lake.backup(to)
-    with BackupFolder(to, durable=False).alone(), pytest.raises(Conflict):
+    with BackupFolder(to, durable=False).lock(), pytest.raises(Conflict):
         lake.backup(to)
 
 

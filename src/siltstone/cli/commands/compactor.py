@@ -62,21 +62,21 @@ def run(
     silt compactor run --once
     """
     call = invocation(context)
-    log = _EventLog(as_json=call.as_json)
+    write_event = _event_writer(as_json=call.as_json)
     with call.open(spark=True) as lake:
         lake.require_exists()
         service = lake.compactor(
-            names=_chosen(lake, catalog, dataset), only=only, on_event=log.write, continuous=not once
+            names=_dataset_filter(lake, catalog, dataset), only=only, on_event=write_event, continuous=not once
         )
-        stopping = _Stopping()
-        log.write(Started(pid=os.getpid(), lake=str(lake.path), role=lake.settings.role.value))
+        signals = _StopSignals()
+        write_event(Started(pid=os.getpid(), lake=str(lake.path), role=lake.settings.role.value))
         service.start()
         code = 0
         try:
             if once:
-                code = _once(service, stopping)
+                code = _once(service, signals)
             else:
-                while not stopping.requested.is_set() and not service.wait_for_stop_request(WAIT_SECONDS):
+                while not signals.requested.is_set() and not service.wait_for_stop_request(WAIT_SECONDS):
                     pass
         finally:
             if not service.stop():
@@ -85,19 +85,20 @@ def run(
     raise typer.Exit(code)
 
 
-def _once(service: "CompactorService", stopping: "_Stopping") -> int:
-    """Run one cycle and return the exit code."""
+def _once(service: "CompactorService", signals: "_StopSignals") -> int:
     number = service.trigger()
     while True:
         try:
             cycle = service.wait(number, seconds=WAIT_SECONDS)
             return int(any(result.error or result.failed or result.cancelled for result in cycle.results))
         except Unavailable:
-            if stopping.requested.is_set():
+            if signals.requested.is_set():
                 return INTERRUPTED
 
 
-def _chosen(lake: Lake, catalogs: list[str] | None, datasets: list[str] | None) -> Callable[[], list[str] | None]:
+def _dataset_filter(
+    lake: Lake, catalogs: list[str] | None, datasets: list[str] | None
+) -> Callable[[], list[str] | None]:
     """Return a function that lists the datasets to maintain, without those that were dropped meanwhile."""
     if not catalogs and not datasets:
         return lambda: None
@@ -112,7 +113,7 @@ def _chosen(lake: Lake, catalogs: list[str] | None, datasets: list[str] | None) 
     return lambda: [one for one in lake.names() if one in named or one.split(".")[0] in within]
 
 
-class _Stopping:
+class _StopSignals:
     """Handles SIGINT and SIGTERM: the first requests a stop, the second ends the process at once."""
 
     def __init__(self) -> None:
@@ -128,24 +129,21 @@ class _Stopping:
         self.requested.set()
 
 
-class _EventLog:
-    """Writes events to standard output, one whole line each, from any thread."""
+def _event_writer(*, as_json: bool) -> Callable[[CompactionEvent], None]:
+    """Return a function that writes events to standard output, one whole line each, from any thread."""
+    clock, mutex = SystemClock(), threading.Lock()
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._clock = SystemClock()
-        self._mutex = threading.Lock()
-
-    def write(self, event: CompactionEvent) -> None:
-        """Write one event."""
-        at = self._clock.now().isoformat(timespec="seconds")
-        if self._as_json:
+    def write(event: CompactionEvent) -> None:
+        at = clock.now().isoformat(timespec="seconds")
+        if as_json:
             text = json.dumps(render.plain({"at": at, **event.to_dict()}), ensure_ascii=False)
         else:
             text = f"{render.moment(at)}  {render.printable(event_line(event))}"
-        with self._mutex:
+        with mutex:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
+
+    return write
 
 
 def status(context: typer.Context) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import confirm, invocation, settle
+from siltstone.cli.context import confirm, invocation, raise_failures
 from siltstone.cli.options import Name, names_of
 from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
@@ -156,7 +156,7 @@ def list_datasets(context: typer.Context) -> None:
         )
 
     call.answer([info.to_dict() for info in infos], people)
-    settle(
+    raise_failures(
         call, [named_error(info.broken_kind, info.broken, reason=info.broken_reason) for info in infos if info.broken]
     )
 

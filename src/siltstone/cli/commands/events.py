@@ -7,7 +7,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.commands import events_read, events_write
 from siltstone.cli.context import invocation
-from siltstone.cli.event_logs import Log, opened_log
+from siltstone.cli.event_logs import Log, open_event_log
 from siltstone.cli.registration import MAINTENANCE, READ, WRITE, Commands
 from siltstone.eventlog.events import SCHEMA_VERSION
 
@@ -28,7 +28,7 @@ def migrate(
     silt events migrate --log sqlite:///builds.db
     """
     call = invocation(context)
-    with opened_log(log, writes="" if dry_run else "migrate an event log") as opened:
+    with open_event_log(log, writes="" if dry_run else "migrate an event log") as opened:
         before = opened.version if dry_run else opened.migrate()
         uri = opened.uri
     shown = {
@@ -52,7 +52,7 @@ def rebuild(context: typer.Context, *, log: Log = None) -> None:
     silt events rebuild --log delta:///data/events
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         with render.working("Rebuilding the query tables", as_json=call.as_json):
             opened.rebuild()
         events = opened.summary().events

@@ -15,7 +15,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, opened_log
+from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json
@@ -67,7 +67,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     """
     call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         page = opened.page(start, limit=limit, wanted=event_filter)
     data = {"events": [_plain(one) for one in page.events], "next_index": page.next_index, "has_more": page.has_more}
 
@@ -126,7 +126,7 @@ def show(
     silt events show 00000000-0000-0000-0000-00000000002a --log sqlite:///builds.db
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         indexed = opened.event(event_id)
     data = _plain(indexed) | {"appended_at": indexed.appended_at}
     column = indexed.event.type.column
@@ -158,7 +158,7 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     if last < 0:
         raise InvalidRequest(f"-n must be 0 or more, not {last}.")
     ends_it = (KeyboardInterrupt,) if follow else ()
-    with suppress(*ends_it), opened_log(log) as opened:
+    with suppress(*ends_it), open_event_log(log) as opened:
         next_index = _show_tail(call, opened, last, event_filter)
         while follow:  # until the command is interrupted
             render.flush()
@@ -212,7 +212,7 @@ def builds(
         statuses = [BuildStatus[name.upper()] for name in status or ()]
     except KeyError as error:
         raise InvalidRequest(f"There is no status {error}; there are {', '.join(BuildStatus.__members__)}.") from error
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         if build is not None:
             listed = Listed([opened.build(build)])
         else:
@@ -249,7 +249,7 @@ def partitions(
     silt events partitions --log sqlite:///builds.db --glob 'sales/2026-*'
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         if ref is not None:
             listed, active = Listed([opened.partition(ref)]), opened.active_builds(ref)
         else:
@@ -301,7 +301,7 @@ def jobs(
     silt events jobs --log sqlite:///builds.db --build b1
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         listed = opened.runs(limit=limit, build_request_id=build, after=after)
     columns = [RUN, JOB, "status", BUILD, "created", "updated", "message"]
     rows = [
@@ -326,7 +326,7 @@ def summary(context: typer.Context, *, log: Log = None) -> None:
     silt events summary --log sqlite:///builds.db
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         counts = opened.summary()
     rows = [
         [what, name, number]
@@ -361,7 +361,7 @@ def export(
     """
     call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         if file == "-":
             for line in export_lines(opened, wanted=event_filter):
                 render.write_text(line)
@@ -388,7 +388,7 @@ def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> Non
     silt events report --log delta:///data/events
     """
     call = invocation(context)
-    with opened_log(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
+    with open_event_log(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
         data = asdict(opened.report(session(Settings.load()), limit=limit))
 
     def people() -> None:

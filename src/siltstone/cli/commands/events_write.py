@@ -12,7 +12,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, opened_log
+from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
 from siltstone.clock import SystemClock
 from siltstone.errors import InvalidRequest, NotFound, Reason
 from siltstone.eventlog.event_json import read_event
@@ -44,8 +44,8 @@ def append(
     for number, line in enumerate(lines, start=1):
         where = "The event" if event is not None else f"Line {number}"
         if line.strip():
-            events.append(read_event(_completed(line, where), where=where))
-    with opened_log(log, create=True, writes="append events") as opened:
+            events.append(read_event(_with_defaults(line, where), where=where))
+    with open_event_log(log, create=True, writes="append events") as opened:
         appended = opened.append(*events)
     data = [
         {"index": one.index, "event_id": e.event_id, "is_new": one.is_new}
@@ -56,8 +56,7 @@ def append(
     call.answer(data, lambda: render.write_line(f"Appended {render.counted(new, 'event')}{repeated}."))
 
 
-def _completed(line: str | bytes, where: str) -> Any:  # noqa: ANN401
-    """Return an event with a new id and the current time where it has none."""
+def _with_defaults(line: str | bytes, where: str) -> Any:  # noqa: ANN401
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -98,7 +97,7 @@ def import_events(
     silt events import --log delta:///data/events builds.ndjson
     """
     call = invocation(context)
-    with opened_log(log, create=True, writes="import events") as opened:
+    with open_event_log(log, create=True, writes="import events") as opened:
         done = import_lines(opened, _lines(file))
     text = f"Read {render.counted(done.events, 'event')}, {render.number(done.new)} of them new."
     call.answer(asdict(done), lambda: render.write_line(text))

@@ -74,7 +74,6 @@ def history(
 
 
 def _limit(limit: int | None) -> int:
-    """Return the number of cycles or jobs to show."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"--limit must be at least 1, not {limit}.")
     return SHOWN if limit is None else limit

@@ -7,7 +7,7 @@ import typer
 
 import siltstone
 from siltstone.cli import render
-from siltstone.cli.context import Failures, Invocation, chosen, confirm, each, invocation, settle
+from siltstone.cli.context import Failures, Invocation, confirm, each, invocation, raise_failures, select_datasets
 from siltstone.cli.job_output import job_text, recovered_line, report_text, result_text, skipped_line
 from siltstone.cli.options import Name, OptionalName, names_of
 from siltstone.cli.registration import MAINTENANCE, Commands
@@ -86,7 +86,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
     with call.open(spark=not dry_run and not squash) as lake:
-        datasets, broken = chosen(lake, name, every=every)
+        datasets, broken = select_datasets(lake, name, every=every)
         if dry_run and squash:
             reports, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True).to_dict())
             _show_reports(call, name, reports, _squash_line, [*(broken | failures).values()])
@@ -125,7 +125,6 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
 
 
 def _submit(call: Invocation, lake: "Lake", request: CompactionRequest, text: str) -> "CycleReport":
-    """Run a request, show progress meanwhile, and return its result."""
     with call.showing(text, lake, spark=request.kind not in WITHOUT_SPARK):
         done = lake.submit(request)
     if (recovered := done.recovery.summary()) and not call.as_json:
@@ -171,7 +170,7 @@ def _show_reports(
                 render.write_line(f"{report['dataset']}: {report_text(report)}; its worker died after the commit.")
             else:
                 render.write_line(line(report))
-    settle(call, failures)
+    raise_failures(call, failures)
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -191,7 +190,7 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
             render.write_line(f"{job_text(one)}: {result_text(one)}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
     failed = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
-    settle(call, failed + _cycle_failures(done))
+    raise_failures(call, failed + _cycle_failures(done))
 
 
 def _fold_line(data: Mapping[str, Any]) -> str:
@@ -249,7 +248,7 @@ def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", brok
                 f"{estimate.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
                 "history: no older version could be read any more."
             )
-    settle(call, (broken | failures).values())
+    raise_failures(call, (broken | failures).values())
 
 
 def cluster(
@@ -286,11 +285,10 @@ def cluster(
         for one in done:
             render.write_line(f"{name} {one.period}: {result_text(one)}")
         render.write_note(f"{render.counted(len(reports), 'period')} clustered.")
-    settle(call, _failures(done))
+    raise_failures(call, _failures(done))
 
 
 def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
-    """Show what a clustering would rewrite. No Spark."""
     if call.as_json:
         render.write_json(estimate.to_dict())
         return
@@ -334,7 +332,7 @@ def vacuum(
     """
     call = invocation(context)
     with call.open() as lake:
-        datasets, broken = chosen(lake, name, every=every)
+        datasets, broken = select_datasets(lake, name, every=every)
         if dry_run:
             reports, failures = each(
                 datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True).to_dict()

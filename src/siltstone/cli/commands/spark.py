@@ -127,25 +127,21 @@ def _show(call: Invocation, shared: SharedSpark, running: RunningServer | None) 
                 f"No shared Spark server for {shared.role} runs; the first command that needs it starts it."
             )
         else:
-            render.write_facts(_for_people(facts))
+            up = facts["uptime_seconds"] or 0
+            shown = {
+                "for": shared.role,
+                "address": running.address,
+                "daemon": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
+                "in use": "yes" if facts["in_use"] else f"no; ends when unused for {running.idle_minutes:g} minutes",
+                "log": facts["log"],
+            }
+            render.write_facts(shown | ({"Spark UI": running.ui} if running.ui else {}))
         if facts["last_lines"]:
             render.write_line(f"Last lines of {shared.log}:")
             for line in facts["last_lines"]:
                 render.write_line(f"  {line}")
 
     call.answer(facts, people)
-
-
-def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
-    up, idle = facts["uptime_seconds"] or 0, facts["idle_minutes"]
-    shown = {
-        "for": facts["role"],
-        "address": facts["address"],
-        "daemon": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
-        "in use": "yes" if facts["in_use"] else f"no; ends when unused for {idle:g} minutes",
-        "log": facts["log"],
-    }
-    return shown | ({"Spark UI": facts["ui"]} if facts["ui"] else {})
 
 
 COMMANDS: Final[Commands] = {GENERAL: {"start": start, "stop": stop, "status": status}}

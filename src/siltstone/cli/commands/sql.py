@@ -111,11 +111,11 @@ def sql(  # noqa: PLR0913  # one parameter for each option
             del result  # the stream has these rows, too
             reader = _all_rows(lake, text, values, engine, timeout, started=started)
             facts |= {"truncated": False, "engine": "spark", "reason": "There are more rows than one answer has."}
-            facts = _written(
+            facts = _write_result(
                 reader.schema, reader, out, chosen, lambda: facts | {"seconds": time.monotonic() - started}
             )
         else:
-            facts = _written(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
+            facts = _write_result(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
     _show_facts(call, facts, chosen, out)
 
 
@@ -133,7 +133,7 @@ def _all_rows(
     return lake.stream_sql(text, params=values, timeout=remaining)
 
 
-def _written(
+def _write_result(
     schema: "pa.Schema",
     batches: "Iterable[pa.RecordBatch]",
     out: Path | None,
@@ -149,7 +149,6 @@ def _written(
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
-    """Return the output format of rows."""
     if as_csv and (call.as_json or form not in (None, Form.CSV)):
         raise InvalidRequest(f"--csv and {'--json' if call.as_json else f'--format {form}'} exclude each other.")
     try:

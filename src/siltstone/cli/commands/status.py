@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import chosen, each, invocation, settle
+from siltstone.cli.context import each, invocation, raise_failures, select_datasets
 from siltstone.cli.options import OptionalName
 from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
@@ -31,7 +31,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        datasets, broken = chosen(lake, name, every=name is None)
+        datasets, broken = select_datasets(lake, name, every=name is None)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
         unregistered = lake.unregistered() if name is None else []
@@ -68,7 +68,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         _show_statuses(statuses, journal)
     elif statuses:
         _show_status(statuses[0], journal)
-    settle(call, failures)
+    raise_failures(call, failures)
 
 
 def broken_files(one: "Status") -> list[SiltstoneError]:

@@ -54,11 +54,11 @@ def upsert(
         ack = dataset.upsert(rows, order_by=_names(order_by), producer=producer, sequence=sequence)
 
     done = f"Wrote {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}."
-    shown = done if ack.applied else _written_before(producer, sequence)
+    shown = done if ack.applied else _duplicate_text(producer, sequence)
     call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
-def _written_before(producer: str | None, sequence: int | None) -> str:
+def _duplicate_text(producer: str | None, sequence: int | None) -> str:
     return f"Producer {producer} had written sequence {sequence} before; nothing was written again."
 
 
@@ -90,7 +90,7 @@ def update(
         rows = read_rows(file, row or [])
         ack = dataset.update(rows, missing=missing, producer=producer, sequence=sequence)
     done = f"Updated {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
-    shown = done if ack.applied else _written_before(producer, sequence)
+    shown = done if ack.applied else _duplicate_text(producer, sequence)
     call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
@@ -133,7 +133,7 @@ def append(
         elif not ack.rows:
             render.write_line("Every row was refused; nothing was written.")
         else:
-            render.write_line(_written_before(producer, sequence))
+            render.write_line(_duplicate_text(producer, sequence))
         for refused in ack.refused:
             render.write_note(f"Row {refused.row} was refused: {refused.reason}")
 
@@ -197,12 +197,11 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         read = read_subjects if dataset.spec.is_log else read_keys
         values = read(texts, dataset.schema, dataset.spec.found_by)
         ack = dataset.tombstone(values, **options)
-    shown = _hidden_text(name, ack) if ack.applied else _written_before(producer, sequence)
+    shown = _hidden_text(name, ack) if ack.applied else _duplicate_text(producer, sequence)
     call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
 def _hidden_text(name: str, ack: "TombstoneAck") -> str:
-    """Return the result of tombstones by key or subject as text."""
     keys = render.counted(ack.rows, "tombstone")
     if ack.rows_matched is None:
         return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
@@ -214,7 +213,6 @@ def _hidden_text(name: str, ack: "TombstoneAck") -> str:
 def _hide_matching(
     call: Invocation, name: str, where: str, options: dict[str, Any], *, yes: bool, dry_run: bool
 ) -> None:
-    """Count the matching rows, ask for confirmation, and tombstone them."""
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if dry_run or not yes:
@@ -394,7 +392,6 @@ def _password(variable: str | None) -> str | None:
 def _check_source(
     paths: list[str] | None, jdbc: str | None, *, database: dict[str, Any], files_only: dict[str, Any]
 ) -> None:
-    """Refuse a call without a source, or with two."""
     if bool(paths) == (jdbc is not None):
         raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
     unfit = database if jdbc is None else files_only
@@ -406,7 +403,6 @@ def _check_source(
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Parse names of columns; None if there are none."""
     return [column.strip() for column in text.split(",")] if text else None
 
 
