@@ -28,6 +28,7 @@ from siltstone.config import Settings
 from siltstone.erasure.scan import How, scan
 from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.lake import Lake
+from siltstone.model.units import counted, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -144,29 +145,28 @@ class Report:
 class _Guide:
     """Measures steps and reports them as they end."""
 
-    def __init__(self, say: Callable[[Step], None], clock: Clock) -> None:
+    def __init__(self, on_step: Callable[[Step], None], clock: Clock) -> None:
         self.report = Report()
-        self._say = say
+        self._on_step = on_step
         self._clock = clock
 
     @contextmanager
-    def step(self, title: str, engine: str) -> Iterator[dict[str, Any]]:
+    def step(self, title: str, engine: str = "") -> Iterator[dict[str, Any]]:
         """Measure the block, which fills in rows, bytes and a note, and the engine if it is known only later."""
-        facts: dict[str, Any] = {}
+        facts: dict[str, Any] = {"engine": engine}
         started = self._clock.monotonic_seconds()
         yield facts
-        took = self._clock.monotonic_seconds() - started
-        done = Step(**{"title": title, "engine": engine, "seconds": took, **facts})
+        done = Step(title=title, seconds=self._clock.monotonic_seconds() - started, **facts)
         self.report.steps.append(done)
-        self._say(done)
+        self._on_step(done)
 
     def claim(self, text: str, *, expected: Any, found: Any) -> None:  # noqa: ANN401
-        """Record and report a claim."""
+        """Record a claim."""
         self.report.claims.append(Claim(text=text, expected=expected, found=found))
 
 
 def run(
-    tour: Tour, *, say: Callable[[Step], None], settings: Settings | None = None, clock: Clock | None = None
+    tour: Tour, *, on_step: Callable[[Step], None], settings: Settings | None = None, clock: Clock | None = None
 ) -> Report:
     """Run the tour in a folder that is empty or does not exist.
 
@@ -179,22 +179,19 @@ def run(
         raise InvalidRequest(f"The demo takes at most {MOST_CANDIDATES} candidates; their keys have six digits.")
     if tour.root.exists() and (not tour.root.is_dir() or any(tour.root.iterdir())):
         raise InvalidRequest(f"{tour.root} is not an empty folder. Choose another path for --keep.")
-    guide = _Guide(say, clock or SystemClock())
+    guide = _Guide(on_step, clock or SystemClock())
     chosen = settings or Settings.load(spark_short_run=True, spark_shared=False)  # a tour leaves no process running
     with Lake.open(tour.lake, settings=chosen) as lake:
         people, calls = _load(guide, lake, tour)
         _write(guide, lake, tour, people)
         call_ids = _query(guide, lake, tour)
         if call_ids:
-            with guide.step("tombstone their calls", "delta-rs") as facts:
+            with guide.step("tombstone their calls", "pyarrow") as facts:
                 facts["rows"] = calls.tombstone(call_ids, actor="dpo", reason="request 17").rows
         _compact(guide, tour, people, calls)
     _reopen(guide, tour, expected_calls=tour.calls - len(call_ids))
     _prove(guide, tour)
     return guide.report
-
-
-# ---- the steps ---------------------------------------------------------------------------------------------------
 
 
 def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
@@ -225,23 +222,33 @@ def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
     return people, calls
 
 
+def _ddl(columns: dict[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, (kind, _) in columns.items())
+
+
+def _generated(ids: "DataFrame", columns: dict[str, tuple[str, str]], tour: Tour) -> "DataFrame":
+    """Generate rows from a range of ids. The same id always gives the same row."""
+    expressions = {name: text.replace("{candidates}", str(tour.candidates)) for name, (_, text) in columns.items()}
+    return ids.selectExpr(*[f"{text} AS {name}" for name, text in expressions.items()])
+
+
 def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
-    """Upsert some rows, including those of the three people, then tombstone the three."""
+    """Upsert some rows, including those of the three people, then tombstone the three. Arrow writes the change files."""
     many = min(UPSERTED, tour.candidates // 2)
     last = f"CAND-{many:06d}"
-    with guide.step(f"SELECT the first {many} candidates", "spark") as facts:
+    with guide.step(f"SELECT the first {many} candidates") as facts:
         result = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many)  # noqa: S608
         candidates = result.to_arrow()
         facts |= {"rows": candidates.num_rows, "engine": _engine(result)}
     status = pa.repeat(pa.scalar("hired"), candidates.num_rows)
     rows = candidates.set_column(candidates.schema.get_field_index("status"), "status", status)
-    with guide.step("upsert them as hired", "delta-rs") as facts:
+    with guide.step("upsert them as hired", "pyarrow") as facts:
         ack = people.upsert(rows)
         facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, durable"}
-    with guide.step("upsert one row", "delta-rs") as facts:
+    with guide.step("upsert one row", "pyarrow") as facts:
         ack = people.upsert([{**rows.slice(1, 1).to_pylist()[0], "city": "Oslo"}])
         facts |= {"rows": 1, "note": f"sequence {ack.sequence}, durable"}
-    with guide.step("tombstone " + ", ".join(tour.keys), "delta-rs") as facts:
+    with guide.step("tombstone " + ", ".join(tour.keys), "pyarrow") as facts:
         ack = people.tombstone(tour.keys, actor="dpo", reason="request 17")
         facts |= {"rows": ack.rows, "note": f"sequence {ack.sequence}, hidden at once"}
 
@@ -273,7 +280,7 @@ def _query(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
 
 
 def _run_query(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: int | None = None) -> "QueryResult":
-    with guide.step(title, "spark") as facts:
+    with guide.step(title) as facts:
         result = lake.sql(query, max_rows=max_rows)
         first = ", ".join(str(value) for value in result.rows[0]) if result.row_count else "none"
         facts |= {"rows": result.row_count, "engine": _engine(result), "note": f"first row: {first}"}
@@ -288,7 +295,11 @@ def _engine(result: "QueryResult") -> str:
 def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> None:
     with guide.step("fold candidates", "spark") as facts:
         report = people.compact()
-        facts |= {"rows": report.final_rows, "bytes": report.bytes_after, "note": f"{report.batches_folded} batches"}
+        facts |= {
+            "rows": report.final_rows,
+            "bytes": report.bytes_after,
+            "note": counted(report.batches_folded, "batch"),
+        }
     guide.claim("rows dropped by tombstones", expected=len(tour.keys), found=report.rows_dropped_by_tombstones)
     guide.claim("candidates in base after the fold", expected=tour.candidates - len(tour.keys), found=report.final_rows)
     with guide.step("scan the lake before the purge", "pyarrow") as facts:
@@ -297,11 +308,11 @@ def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> 
         facts |= {"bytes": before.bytes, "note": f"the three are still in {len(holding)} of {before.files} files"}
     guide.claim("the scan finds the three where they still are", expected=True, found=bool(holding))
     for dataset in (people, calls):
-        with guide.step(f"purge {dataset.name}", "spark") as facts:
+        with guide.step(f"purge {dataset.name}") as facts:
             report = dataset.compact(purge=True)
-            note = f"{report.files_deleted} files deleted, {report.bytes_deleted:,} bytes"
+            note = f"{counted(report.files_deleted, 'file')} deleted, {size_text(report.bytes_deleted)}"
             facts |= {"rows": report.final_rows, "bytes": report.bytes_after, "note": note}
-            facts["engine"] = "spark" if report.batches_folded else "delta-rs"
+            facts["engine"] = "spark" if report.batches_folded else "delta-rs"  # which writes the checkpoint
 
 
 def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
@@ -325,24 +336,8 @@ def _prove(guide: _Guide, tour: Tour) -> None:
         after = scan(tour.lake, tour.traces)
         kinds = f"{after.files} files, {after.parquet_files} Parquet, {after.json_files} JSON"
         facts |= {"bytes": after.bytes, "note": kinds}
-    guide.claim("files that could not be looked into", expected=0, found=len(after.unreadable))
+    guide.claim("files that could not be searched", expected=0, found=len(after.unreadable))
     for trace in tour.traces:
-        files = [
-            {finding.file for finding in after.findings if finding.value == trace and finding.how is how}
-            for how in (How.NAME, How.RAW, How.DECODED)
-        ]
-        counts = [len(names) for names in files]
+        files = {(finding.how, finding.file) for finding in after.findings if finding.value == trace}
+        counts = [sum(how is by for by, _ in files) for how in (How.NAME, How.RAW, How.DECODED)]
         guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], found=counts)
-
-
-# ---- generating --------------------------------------------------------------------------------------------------
-
-
-def _ddl(columns: dict[str, tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {kind}" for name, (kind, _) in columns.items())
-
-
-def _generated(ids: "DataFrame", columns: dict[str, tuple[str, str]], tour: Tour) -> "DataFrame":
-    """Generate rows from a range of ids. The same id always gives the same row."""
-    expressions = {name: text.replace("{candidates}", str(tour.candidates)) for name, (_, text) in columns.items()}
-    return ids.selectExpr(*[f"{text} AS {name}" for name, text in expressions.items()])

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -72,7 +71,6 @@ class Lake:
         spark: "SparkSession | None",
         long_running: bool = True,
     ) -> None:
-        """Compose the components. Use `Lake.open`."""
         self.settings = settings
         self._process = os.getpid()
         self._layout = layout
@@ -510,8 +508,6 @@ class Lake:
                 )
             return self._query_components
 
-    # ---- maintenance ---------------------------------------------------------------------------------------------
-
     @property
     def maintenance(self) -> "MaintenanceService":
         """The compaction cycles of this lake, and their journal. Opened on first use: most commands need neither."""
@@ -584,7 +580,7 @@ class Lake:
         return self.maintenance.run_request(request)
 
     def subscribe(self, subscriber: "Subscriber") -> None:
-        """Pass the events of all later cycles of this lake object to a subscriber (`compaction.events`).
+        """Pass the events of all later cycles of this lake object to a subscriber (`compaction.execution.events`).
 
         The last event of a cycle is `CycleReported`. An error of the subscriber reaches the caller of the cycle.
         """
@@ -593,8 +589,7 @@ class Lake:
     def recover(self, *, epoch: int | None = None) -> "RecoveryReport":
         """Settle what crashed processes left: unfinished jobs, datasets, folders. Each cycle does so first. No Spark.
 
-        Args:
-            epoch: the epoch of this process's lease, if it holds one: a cycle of a lower epoch is over.
+        `epoch` is that of this process's lease, if it holds one: a cycle of a lower epoch is over.
         """
         return self.maintenance.recover(epoch=epoch)
 
@@ -617,8 +612,6 @@ class Lake:
     def totals(self) -> "Totals":
         """Return the totals of all cycles: by tier and kind of job, and by dataset."""
         return self.maintenance.totals()
-
-    # ---- compactor -----------------------------------------------------------------------------------------------
 
     def compactor(
         self,
@@ -686,8 +679,6 @@ class Lake:
 
         return CompactorState(self._components.leases, self._components.state_files, self._clock)
 
-    # ---- the end -------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """End running queries and workers, wait for background work, and close the journal and the hot cache.
 
@@ -704,9 +695,7 @@ class Lake:
     def __enter__(self) -> "Lake":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -50,7 +50,7 @@ def test_every_argument_is_named_in_the_heading(command: str):
 def test_no_argument_is_in_brackets_twice(command: str):
     shown = silt(*command.split(), "--help").out
     assert f"Usage: silt {command}" in shown
-    assert not re.search(r"\[\[|\]\]|\{\[|\.\.\.\]?\.\.\.", shown)
+    assert not re.search(r"\[\[|\]\]|\{\[|\.\.\.[\]}]?\.\.\.", shown)
 
 
 def test_every_documented_command_exists():

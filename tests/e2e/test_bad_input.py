@@ -324,6 +324,8 @@ def test_files_to_load_that_do_not_exist_or_have_an_unknown_format_are_refused(u
         (["x.csv", "--jdbc", "jdbc:postgresql://host/db"], "--jdbc"),
         (["x.csv", "--table", "t"], ("--table", "--jdbc")),
         (["x.csv", "--partition-column", "n"], ("--partition-column", "--jdbc")),
+        (["x.csv", "--password-env", "HOME"], ("--password-env", "--jdbc")),
+        (["--jdbc", "jdbc:postgresql://host/db", "--table", "t", "--no-header"], ("--no-header", "--jdbc")),
         (["--jdbc", "jdbc:postgresql://host/db", "--table", "t", "--reload"], ("--reload", "--jdbc")),
         (["--jdbc", "jdbc:postgresql://host/db"], ("table", "query")),
         (["--jdbc", "postgresql://host/db", "--table", "t"], "jdbc:postgresql://"),

@@ -150,7 +150,7 @@ def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_projection_is_rebuilt_on_request_and_if_it_is_broken(tmp_path: Path) -> None:
     uri = f"delta://{tmp_path}/log"
     silt("events", "import", "-", "--log", uri, stdin="\n".join(LINES))
-    assert silt("events", "rebuild", "--log", uri).out == "Folded 120 events.\n"
+    assert silt("events", "rebuild", "--log", uri).out == "Rebuilt from 120 events.\n"
     [projection] = (tmp_path / "cache" / "siltstone" / "eventlog").glob("*.db")
     for suffix in ("", "-wal", "-shm"):
         projection.with_name(projection.name + suffix).unlink(missing_ok=True)

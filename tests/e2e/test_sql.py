@@ -133,7 +133,10 @@ def test_values_are_bound_by_name_and_type(people_lake: Path):
     assert silt("--lake", people_lake, "--json", "sql", text, *values, "--engine", "hot").data["rows"] == [[5]]
 
 
-@pytest.mark.parametrize("text", ["n", "=5", "n:int=five", "n:number=5", "at:date=yesterday", "b:boolean=maybe"])
+@pytest.mark.parametrize(
+    "text",
+    ["n", "=5", "n:int=five", "n:number=5", "at:date=yesterday", "b:boolean=maybe", "b:null=0", f"n={'9' * 5000}"],
+)
 def test_a_value_that_cannot_be_read_is_refused(text: str):
     with pytest.raises(InvalidRequest, match="--param"):
         read_parameter(text)

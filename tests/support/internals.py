@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from siltstone.delta.object_store_table import ObjectTable
     from siltstone.delta.read_cache import ReadCache
     from siltstone.delta.table import Table
+    from siltstone.demo import Tour
     from siltstone.demo import _Guide as Guide
     from siltstone.eventlog.delta_backend import DeltaBackend
     from siltstone.eventlog.log import EventLog
@@ -581,6 +582,13 @@ def demo_query(guide: "Guide", lake: "Lake", title: str, query: str) -> "QueryRe
     from siltstone.demo import _run_query
 
     return _run_query(guide, lake, title, query)
+
+
+def demo_write(guide: "Guide", lake: "Lake", tour: "Tour", people: "Dataset") -> None:
+    """Run the writes of the demo, which need no Spark."""
+    from siltstone.demo import _write
+
+    _write(guide, lake, tour, people)
 
 
 def run_exit_handlers() -> None:

@@ -13,12 +13,12 @@ from siltstone import Dataset, InvalidRequest, Lake, NotFound
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.dataset.load.schema_inference import schema_of_rows
-from siltstone.demo import Step
+from siltstone.demo import CANDIDATE_COLUMNS, CANDIDATES, Step, Tour
 from siltstone.failpoints import arm
 from siltstone.model.preview import MAX_CELL_CHARS, MAX_COLUMNS, MAX_ROWS
 from siltstone.query.result import QueryResult
 from tests.support.folds import fold_by_arrow
-from tests.support.internals import demo_guide, demo_query, load_created
+from tests.support.internals import demo_guide, demo_query, demo_write, load_created
 from tests.support.refusals import figures, refused
 
 FAST = Settings(durable=False)
@@ -284,3 +284,13 @@ def test_the_demo_names_the_engine_that_answered(lake: Lake, people: Dataset):
     steps: list[Step] = []
     demo_query(demo_guide(steps.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
     assert [(step.engine, step.rows) for step in steps] == [("memory", 1)]
+
+
+def test_the_demo_names_arrow_for_writes_that_need_neither_spark_nor_delta_rs(lake: Lake, tmp_path: Path):
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in CANDIDATE_COLUMNS.items())
+    candidates = lake.create(CANDIDATES, columns, key="candidate_id")
+    candidates.upsert([{"candidate_id": f"CAND-{number:06d}"} for number in range(1, 21)])
+    steps: list[Step] = []
+    tour = Tour(root=tmp_path, candidates=20, calls=20)
+    demo_write(demo_guide(steps.append, SystemClock()), lake, tour, candidates)
+    assert [step.engine for step in steps] == ["memory", "pyarrow", "pyarrow", "pyarrow"]

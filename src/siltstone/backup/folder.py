@@ -41,11 +41,8 @@ class BackupFolder:
     """One folder of backups."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Set the path; nothing is read or written yet."""
         self.path = path
         self._durable = durable
-
-    # ---- owner ---------------------------------------------------------------------------------------------------
 
     def check(self, lake_id: str) -> None:
         """Reject a folder that holds anything but backups of this lake. An empty or missing folder is accepted.
@@ -77,11 +74,7 @@ class BackupFolder:
             self._put(draft, self.path / MARKER)
 
     def require(self) -> None:
-        """Require a folder of backups.
-
-        Raises:
-            NotFound: this is not a folder of backups.
-        """
+        """Raise NotFound if this is not a folder of backups."""
         if self._marker() is None:
             raise NotFound(f"There are no backups at {self.path}.")
 
@@ -98,7 +91,7 @@ class BackupFolder:
             raise Unavailable(f"{self.path} cannot be read ({error}). Check its permissions.") from error
 
     @contextlib.contextmanager
-    def alone(self, *, shared: bool = False) -> Iterator[None]:
+    def lock(self, *, shared: bool = False) -> Iterator[None]:
         """Lock the folder against other backups; `shared` excludes only writers. A crash releases the lock.
 
         Raises:
@@ -125,8 +118,6 @@ class BackupFolder:
             if shared and error.errno in (errno.EROFS, errno.EACCES):
                 return None
             raise
-
-    # ---- files ---------------------------------------------------------------------------------------------------
 
     def pooled(self, sha256: str) -> Path:
         """Return the path of a file's bytes in the pool."""
@@ -177,8 +168,6 @@ class BackupFolder:
         if self._durable:
             sync_directory(path.parent)
 
-    # ---- backups -------------------------------------------------------------------------------------------------
-
     def manifests(self) -> list[Path]:
         """List the manifests, the newest last."""
         folder = self.path / "backups"
@@ -221,10 +210,7 @@ class BackupFolder:
         return removed
 
     def _collect(self) -> None:
-        """Delete the pool's files that no manifest lists, and drafts.
-
-        Nothing is deleted if a manifest cannot be read.
-        """
+        """Delete the pool's files that no manifest lists, and drafts; nothing if a manifest cannot be read."""
         listed: set[str] = set()
         try:
             for path in self.manifests():

@@ -65,11 +65,7 @@ class Restore:
         clock: Clock,
         show: Show | None = None,
     ) -> None:
-        """Store the request; nothing is read or written yet.
-
-        Raises:
-            InvalidRequest: a path is not a folder of this machine.
-        """
+        """Store the request; nothing is read or written yet. InvalidRequest if a path is not local."""
         self._folder = BackupFolder(local_folder(path, what="Backup folder"), durable=settings.durable)
         self._target = local_folder(target, what="Restore target")
         self._backup = backup
@@ -91,7 +87,7 @@ class Restore:
         self._folder.require()
         try:
             self._check_target()
-            with self._folder.alone(shared=True):
+            with self._folder.lock(shared=True):
                 manifest = self._folder.read(self._backup)
                 verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=dry_run)
                 if not dry_run:
@@ -214,11 +210,7 @@ def _fence(store: Store, *, epoch: int, backup: str) -> None:
 
 
 def list_backups(path: str | Path) -> list[dict[str, Any]]:
-    """Describe the backups of a folder, the newest first. A damaged backup is marked as damaged.
-
-    Raises:
-        NotFound: there are no backups.
-    """
+    """Describe the backups of a folder, the newest first. A damaged one has its error. NotFound if there are none."""
     folder = BackupFolder(local_folder(path, what="Backup folder"), durable=False)
     folder.require()
     backups: list[dict[str, Any]] = []

@@ -52,6 +52,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import DataFile
 from siltstone.model.reports import BackupReport
+from siltstone.model.units import size_text
 
 PIN_TRIES: Final = 50
 """Pairs of versions that are tried. Each further try needs a fold or an alteration between two reads."""
@@ -93,7 +94,7 @@ def check_request(
     return BackupRequest(path=folder, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
 
 
-class _Moved(Exception):  # noqa: N818
+class _FilesDeleted(Exception):  # noqa: N818
     """Files were deleted since they were pinned."""
 
 
@@ -105,6 +106,9 @@ class _Copied:
     tables: dict[str, int] = field(default_factory=dict)
     dataset: BackedDataset | None = None
     epoch: int = 0
+
+    def add(self, *files: BackedFile) -> None:
+        self.files |= {file.path: file for file in files}
 
 
 class Backup:
@@ -120,7 +124,6 @@ class Backup:
         clock: Clock,
         show: Show | None = None,
     ) -> None:
-        """Use the lake's components; nothing is read or written yet."""
         self._request = request
         self._registry = registry
         self._layout = layout
@@ -143,13 +146,13 @@ class Backup:
         """
         started = self._clock.monotonic_seconds()
         self._registry.require_lake()
-        lake_id = self._handle(self._layout.registry).id
+        lake_id = self._reader(self._layout.registry).id
         self._folder.check(lake_id)
         try:
             if self._request.dry_run:
                 return self._report(self._manifest(lake_id), started)
             self._folder.prepare(lake_id, str(self._layout.root))
-            with self._folder.alone():
+            with self._folder.lock():
                 manifest = self._manifest(lake_id)
                 self._show("verifying")
                 verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._request.full)
@@ -178,24 +181,19 @@ class Backup:
         )
 
     def _manifest(self, lake_id: str) -> Manifest:
-        """Copy everything, and return the manifest."""
         with contextlib.suppress(SiltstoneError):  # a damaged older backup only costs its reuse
             self._earlier = {file.path: file for file in self._folder.read().files}
         self._check_registered()
         taken_at = self._clock.now().isoformat(timespec="seconds")
-        system = self._system_tables()
-        datasets, registry = self._settled()
-        files = dict(system.files)
-        tables = dict(system.tables)
+        whole = self._copy_system_tables()
+        datasets, registry = self._copy_datasets()
         config = self._layout.root / CONFIG_FILE
-        if config.is_file():
-            files[CONFIG_FILE] = self._copy(config)
         # Audit records after the datasets: a fold's records are written before it commits.
         audits = sorted(self._layout.audit.glob("*.ndjson")) if self._layout.audit.is_dir() else []
-        files |= {file.path: file for file in map(self._copy, audits)}
+        whole.add(*map(self._copy, [config, *audits] if config.is_file() else audits))
         for copied in (*datasets, registry):
-            files |= copied.files
-            tables |= copied.tables
+            whole.files |= copied.files
+            whole.tables |= copied.tables
         return Manifest(
             id=self._clock.new_id(),
             taken_at=taken_at,
@@ -206,8 +204,8 @@ class Backup:
                 [Leases(self._layout, self._settings, self._clock).epoch(), *(copied.epoch for copied in datasets)]
             ),
             datasets=tuple(copied.dataset for copied in datasets if copied.dataset is not None),
-            tables=tables,
-            files=tuple(files[path] for path in sorted(files)),
+            tables=whole.tables,
+            files=tuple(whole.files[path] for path in sorted(whole.files)),
             left_out=self._left_out,
         )
 
@@ -222,19 +220,17 @@ class Backup:
                 raise Corruption(f"{why} No backup was recorded.")
             self._left_out[f"{folder.name}/{folder.path.name}"] = why
 
-    # ---- copies --------------------------------------------------------------------------------------------------
-
-    def _system_tables(self) -> _Copied:
+    def _copy_system_tables(self) -> _Copied:
         """Copy the system tables, except leases, which are of no use elsewhere, and the registry, which is last."""
         copied = _Copied()
         for path in sorted((self._layout.root / SYSTEM).iterdir()):
             if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
-                table = self._table(path)
+                table = self._copy_newest(path)
                 copied.files |= table.files
                 copied.tables |= table.tables
         return copied
 
-    def _settled(self) -> tuple[list[_Copied], _Copied]:
+    def _copy_datasets(self) -> tuple[list[_Copied], _Copied]:
         """Copy the datasets, and then a registry that names exactly these."""
         done: dict[tuple[str, str], _Copied] = {}
         for _ in range(SETTLE_TRIES):
@@ -242,19 +238,19 @@ class Backup:
             live = {(str(row.name), row.incarnation): row for row in rows if row.is_live}
             new = [key for key in live if key not in done and key[0] not in self._left_out]
             for number, key in enumerate(new):
-                self._show(f"{key[0]} ({number + 1} of {len(new)}), {self._bytes_copied / 1e6:,.0f} MB copied")
-                if (copied := self._dataset(live[key])) is not None:
+                self._show(f"{key[0]} ({number + 1} of {len(new)}), {size_text(self._bytes_copied)} copied")
+                if (copied := self._copy_dataset(live[key])) is not None:
                     done[key] = copied
             if not new:
-                with contextlib.suppress(_Moved):
-                    registry = self._at(self._layout.registry, pinned)
+                with contextlib.suppress(_FilesDeleted):
+                    registry = self._copy_version(self._layout.registry, pinned)
                     return [copied for key, copied in done.items() if key in live], registry
         raise Unavailable("Datasets were created and dropped again and again while the lake was copied. Try again.")
 
-    def _dataset(self, row: Registration) -> _Copied | None:
+    def _copy_dataset(self, row: Registration) -> _Copied | None:
         """Copy one dataset; None if it was dropped meanwhile, or is broken and may be left out."""
         try:
-            return self._pair(self._registry.store(row))
+            return self._copy_pair(self._registry.store(row))
         except (Gone, Corruption) as error:
             missing = self._registry.broken(row)
             if isinstance(error, Gone) and missing is None:
@@ -265,20 +261,19 @@ class Backup:
             self._left_out[str(row.name)] = why
             return None
 
-    def _pair(self, store: Store) -> _Copied:
+    def _copy_pair(self, store: Store) -> _Copied:
         """Copy both tables of a dataset at one pair of versions."""
         for _ in range(COPY_TRIES):
-            with contextlib.suppress(_Moved):
-                snapshot = self._pinned(store)
-                changes = self._at(store.changes.path, snapshot.changes, files=False)
-                base = self._at(store.base.path, snapshot.base, files=False)
+            with contextlib.suppress(_FilesDeleted):
+                snapshot = self._pin_pair(store)
+                changes = self._copy_version(store.changes.path, snapshot.changes, files=False)
+                base = self._copy_version(store.base.path, snapshot.base, files=False)
                 reach("backup.after_logs")
                 copied = _Copied(files=changes.files | base.files, tables=changes.tables | base.tables)
-                copied.files |= self._data(store.changes.path, snapshot.changes, of=f"Dataset {store.name}")
-                copied.files |= self._data(store.base.path, snapshot.base, of=f"Dataset {store.name}")
+                copied.add(*self._copy_data_files(store.changes.path, snapshot.changes, of=f"Dataset {store.name}"))
+                copied.add(*self._copy_data_files(store.base.path, snapshot.base, of=f"Dataset {store.name}"))
                 if (marker := store.path / MARKER).is_file():
-                    file = self._copy(marker)
-                    copied.files[file.path] = file
+                    copied.add(self._copy(marker))
                 copied.dataset = BackedDataset(
                     name=str(store.name),
                     incarnation=store.incarnation,
@@ -291,7 +286,7 @@ class Backup:
                 return copied
         raise files_vanished(store)
 
-    def _pinned(self, store: Store) -> Snapshot:
+    def _pin_pair(self, store: Store) -> Snapshot:
         """Pin a pair of versions that can be restored."""
         for _ in range(PIN_TRIES):
             snapshot = store.snapshot()
@@ -303,37 +298,31 @@ class Backup:
                 return snapshot  # otherwise a fold or an alteration came between the two pins
         raise Unavailable(f"Dataset {store.name}: it was folded or altered each time it was pinned. Try again.")
 
-    def _table(self, path: Path) -> _Copied:
-        """Copy one system table at its newest version."""
+    def _copy_newest(self, path: Path) -> _Copied:
         for _ in range(COPY_TRIES):
-            with contextlib.suppress(_Moved):
-                return self._at(path, self._handle(path).pin())
+            with contextlib.suppress(_FilesDeleted):
+                return self._copy_version(path, self._reader(path).pin())
         raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
 
-    def _at(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
-        """Copy a table at exactly one version: its log up to there, and the files that it names.
-
-        Raises `_Moved` if a file was cleaned or removed meanwhile.
-        """
+    def _copy_version(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
+        """Copy a table at one version: its log up to there, and its files. `_FilesDeleted` if one was deleted meanwhile."""
         copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
         try:
             for name in log_files(path, pinned.version):
-                file = self._copy(path / LOG / name)
-                copied.files[file.path] = file
+                copied.add(self._copy(path / LOG / name))
         except FileNotFoundError as error:
-            raise _Moved from error
+            raise _FilesDeleted from error
         if files:
-            copied.files |= self._data(path, pinned, of=f"Table {path}")
+            copied.add(*self._copy_data_files(path, pinned, of=f"Table {path}"))
         return copied
 
-    def _data(self, path: Path, pinned: TableVersion, *, of: str) -> dict[str, BackedFile]:
+    def _copy_data_files(self, path: Path, pinned: TableVersion, *, of: str) -> list[BackedFile]:
         try:
-            copied = [self._data_file(path / file.path, file, of=of) for file in pinned.files]
+            return [self._copy_data_file(path / file.path, file, of=of) for file in pinned.files]
         except FileNotFoundError as error:
-            raise _Moved from error
-        return {file.path: file for file in copied}
+            raise _FilesDeleted from error
 
-    def _data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
+    def _copy_data_file(self, path: Path, file: DataFile, *, of: str) -> BackedFile:
         """Copy one data file. It is checked in the lake unless an earlier backup has it and a check of sizes is enough."""
         copied, full = self._copy(path, size_bytes=file.size_bytes), self._request.full
         earlier = self._earlier.get(copied.path)
@@ -375,14 +364,11 @@ class Backup:
         return copied
 
     def _is_reusable(self, earlier: BackedFile) -> bool:
-        """Return whether the pool's copy can be reused.
-
-        A copy that verification will hash is hashed here, so that a damaged one is replaced.
-        """
+        """Return whether the pool's copy is sound. One that verification hashes is hashed here, too."""
         is_hashed = self._request.full or is_always_hashed(earlier.path)
         return self._folder.has_sound(earlier) if is_hashed else self._folder.has(earlier)
 
-    def _handle(self, path: Path) -> TableReader:
+    def _reader(self, path: Path) -> TableReader:
         return TableReader(path, clock=self._clock, label=f"Table {path}")
 
 

@@ -20,7 +20,7 @@ import siltstone
 from siltstone.cli import render
 from siltstone.cli.commands import backups, datasets, history, maintenance, read, sql, status, system, tiers, write
 from siltstone.cli.context import Invocation
-from siltstone.cli.registration import MAINTENANCE, SYSTEM, RunsByDefault, Sections, add_group, help_alone
+from siltstone.cli.registration import MAINTENANCE, SYSTEM, RunsByDefault, Sections, add_group, help_alone, register
 from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.config import TRACE_VARIABLE
 from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
@@ -40,31 +40,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (datasets, write, read, sql, history, status, maintenance, tiers, backups, system):
-    module.register(app)
+    register(app, module.COMMANDS)
 add_group(
     app, "cache", "Datasets in the memory of long-running processes. SQL is answered from there without Spark.", SYSTEM
 )
-add_group(
-    app,
-    "compactor",
-    "The process that compacts a lake on a schedule. Without a command it runs.",
-    MAINTENANCE,
-    group_class=RunsByDefault,
-)
-add_group(
-    app,
-    "events",
-    "Event logs of builds on SQLite, PostgreSQL or Delta. Append events, and query what happened.",
-    SYSTEM,
-    callback=help_alone,
-)
-add_group(
-    app,
-    "spark",
-    "The local Spark servers that commands share. The first command that needs one starts it.",
-    SYSTEM,
-    callback=help_alone,
-)
+about_compactor = "The process that compacts a lake on a schedule. Without a command it runs."
+add_group(app, "compactor", about_compactor, MAINTENANCE, group_class=RunsByDefault)
+about_events = "Event logs of builds on SQLite, PostgreSQL or Delta. Append events, and query what happened."
+add_group(app, "events", about_events, SYSTEM, callback=help_alone)
+about_spark = "The local Spark servers that commands share. The first command that needs one starts it."
+add_group(app, "spark", about_spark, SYSTEM, callback=help_alone)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001  # the signature of a typer callback
@@ -118,7 +103,7 @@ def _run(arguments: list[str], *, as_json: bool, own_process: bool, interrupts: 
     owner = _OWN_PROCESS if own_process else None
     try:
         command = typer.main.get_command(app)
-        code = command.main(hoisted(arguments), prog_name=PROGRAM, standalone_mode=False, obj=owner)
+        code = command.main(global_options_first(arguments), prog_name=PROGRAM, standalone_mode=False, obj=owner)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -132,42 +117,34 @@ def _run(arguments: list[str], *, as_json: bool, own_process: bool, interrupts: 
 
 
 def _failed(error: BaseException, *, as_json: bool) -> int:
-    """Show an error and return its exit code."""
+    """Show an error and return its exit code. With `TRACE_VARIABLE` an unexpected error is raised, with its stack."""
     match error:
         case SiltstoneError():
-            render.show_error(error.kind, str(error), as_json=as_json, reason=error.reason)
-            return error.exit_code
+            shown = error
         case typer.TyperException():
-            return _usage_error(error, as_json=as_json)
+            shown = InvalidRequest(_usage_text(error))
         case BrokenPipeError():  # the reader closed the pipe; the interpreter must not report it at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         case OSError():
-            message = one_line(f"{error}. Check the path, its permissions and the disk.")
-            render.show_error(Unavailable.kind, message, as_json=as_json, reason=reason_of(error))
-            return Unavailable.exit_code
+            shown = Unavailable(f"{error}. Check the path, its permissions and the disk.", reason=reason_of(error))
         case _ if is_memory_failure(error):
             message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
-            render.show_error(Unavailable.kind, message, as_json=as_json, reason=Reason.MEMORY)
-            return Unavailable.exit_code
+            shown = Unavailable(message, reason=Reason.MEMORY)
+        case _ if os.environ.get(TRACE_VARIABLE):
+            raise error
         case _:
-            return _unexpected(error, as_json=as_json)
+            message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
+            advice = f"This error was not foreseen. {TRACE_VARIABLE}=1 shows where it comes from: please report it."
+            shown = SiltstoneError(f"{message}. {advice}")
+    render.show_error(shown.kind, str(shown), as_json=as_json, reason=shown.reason)
+    return shown.exit_code
 
 
-def _unexpected(error: BaseException, *, as_json: bool) -> int:
-    """Show an unexpected error: in one line, or with its stack trace if the user requests it."""
-    if os.environ.get(TRACE_VARIABLE):
-        raise error
-    message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-    advice = f"This error was not foreseen. {TRACE_VARIABLE}=1 shows where it comes from: please report it."
-    render.show_error(SiltstoneError.kind, f"{message}. {advice}", as_json=as_json)
-    return SiltstoneError.exit_code
-
-
-def hoisted(arguments: Sequence[str]) -> list[str]:
+def global_options_first(arguments: Sequence[str]) -> list[str]:
     """Move the global options to the front, so that they are accepted anywhere before a bare ``--``.
 
-    >>> hoisted(["list", "--json", "--lake", "x"])
+    >>> global_options_first(["list", "--json", "--lake", "x"])
     ['--json', '--lake', 'x', 'list']
 
     Raises:
@@ -191,10 +168,7 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
     return front + rest
 
 
-def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
-    """Show a usage error and how to get help; return its exit code."""
-    place = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
-    message = error.format_message().rstrip(".").replace("\n", " ").replace("argument(s)", "arguments")
-    end = "" if message.endswith("?") else "."
-    render.show_error(InvalidRequest.kind, f"{message}{end} Try '{place} --help'.", as_json=as_json)
-    return InvalidRequest.exit_code
+def _usage_text(error: typer.TyperException) -> str:
+    command = getattr(getattr(error, "ctx", None), "command_path", PROGRAM)
+    message = error.format_message().rstrip(".").replace("argument(s)", "arguments")
+    return f"{message}{'' if message.endswith('?') else '.'} Try '{command} --help'."

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.spark.connect_server import connect_server
@@ -61,12 +61,12 @@ def _record_connect(settings: Settings, java: Java) -> None:
         _run_tour(SILT_SPARK_REMOTE=f"sc://localhost:{server.port}/;token={token}", **{NO_PROXY: "localhost,127.0.0.1"})
     finally:
         server.stop(seconds=RECORD_SECONDS)
-    _wait(settings, java, "connect", SystemClock())
+    _wait(settings, java, "connect")
 
 
 def _record_classic(settings: Settings, java: Java) -> None:
     _run_tour()
-    _wait(settings, java, "classic", SystemClock())
+    _wait(settings, java, "classic")
 
 
 RECORDERS: Final[dict[str, Callable[[Settings, Java], None]]] = {"connect": _record_connect, "classic": _record_classic}
@@ -85,8 +85,9 @@ def _run_tour(**environment: str) -> None:
         raise Unavailable(f"Class archives could not be recorded: {process.stderr.strip()[-500:]}")
 
 
-def _wait(settings: Settings, java: Java, role: str, clock: Clock) -> None:
+def _wait(settings: Settings, java: Java, role: str) -> None:
     """Wait until the JVM has written its archive, which it does after its command has ended."""
+    clock = SystemClock()
     deadline = clock.monotonic_seconds() + RECORD_SECONDS
     while would_record(settings, java=java, role=role):
         if clock.monotonic_seconds() > deadline:

@@ -1,7 +1,7 @@
 """Events of the compactor as text for people: one line each."""
 
 from siltstone.cli import render
-from siltstone.cli.job_output import job_counts, recovered_line, result_text, skipped_line
+from siltstone.cli.job_output import job_counts, job_text, recovered_line, result_text, skipped_line
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, JobBegan, JobEnded
 from siltstone.compactor import events
 
@@ -23,9 +23,9 @@ def event_line(event: CompactionEvent) -> str:  # noqa: C901, PLR0911, PLR0912  
         case CycleBegan(plan=plan, jobs=jobs):
             return f"cycle {plan.cycle}: {render.counted(len(jobs), 'job')}, {render.size(plan.cost_bytes)}"
         case JobBegan(job=job):
-            return f"{_job(job.spec.lane, job.spec.dataset, job.spec.period)} began"
+            return f"{job_text(job.spec)} began"
         case JobEnded(result=result):
-            return f"{_job(result.lane, result.dataset, result.period)}: {result_text(result)}"
+            return f"{job_text(result)}: {result_text(result)}"
         case events.CycleCompleted(cycle=cycle):
             summary = cycle.summary()
             errors = "".join(f"; {error}" for error in summary["errors"])
@@ -46,7 +46,3 @@ def event_line(event: CompactionEvent) -> str:  # noqa: C901, PLR0911, PLR0912  
             return "stopped; a job is still running and ends with this process"
         case _:
             return event.name
-
-
-def _job(lane: str, dataset: str, period: str) -> str:
-    return " ".join(filter(None, [lane, dataset, period]))

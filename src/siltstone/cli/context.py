@@ -110,7 +110,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def chosen(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Dataset], Failures]":
+def select_datasets(lake: "Lake", name: str | None, *, every: bool) -> "tuple[list[Dataset], Failures]":
     """Return the named dataset, or all datasets that can be opened and the errors of the others.
 
     Raises:
@@ -138,7 +138,7 @@ def each(datasets: "list[Dataset]", action: "Callable[[Dataset], T]") -> tuple[l
     return done, failures
 
 
-def settle(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
+def raise_failures(call: Invocation, failures: Iterable[SiltstoneError]) -> None:
     """Show every failure. The first one decides the exit code."""
     errors = list(failures)
     for failure in errors[1:]:

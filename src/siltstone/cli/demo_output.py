@@ -1,6 +1,7 @@
 """Output of `silt demo` as text or JSON: steps as they end, then the claims."""
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,29 +15,26 @@ if TYPE_CHECKING:
 
 def run_demo(call: "Invocation", *, candidates: int, calls: int, keep: Path | None) -> bool:
     """Run the tour, show it, and return whether every claim holds."""
-    if keep is not None:
-        root = keep.expanduser().absolute()
-        return _run(call, Tour(root=root, candidates=candidates, calls=calls))
-    with tempfile.TemporaryDirectory(prefix="silt-demo-") as folder:
-        return _run(call, Tour(root=Path(folder) / "tour", candidates=candidates, calls=calls))
-
-
-def _run(call: "Invocation", tour: Tour) -> bool:
-    if not call.as_json:
-        render.write_line(
-            f"Siltstone demo: {render.number(tour.candidates)} candidates, {render.number(tour.calls)} calls, in {tour.root}"
-        )
-        render.flush()
-    report = run(tour, say=(lambda _: None) if call.as_json else _show_step)
-    data = {
-        "ok": report.good,
-        "lake": str(tour.lake),
-        "keys": tour.keys,
-        "steps": [asdict(step) for step in report.steps],
-        "claims": [{**asdict(claim), "holds": claim.holds} for claim in report.claims],
-    }
-    call.answer(data, lambda: _show_claims(tour, report))
-    return report.good
+    with ExitStack() as stack:
+        if keep is not None:
+            root = keep.expanduser().absolute()
+        else:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silt-demo-"))) / "tour"
+        tour = Tour(root=root, candidates=candidates, calls=calls)
+        if not call.as_json:
+            size = f"{render.number(candidates)} candidates, {render.number(calls)} calls"
+            render.write_line(f"Siltstone demo: {size}, in {root}")
+            render.flush()
+        report = run(tour, on_step=(lambda _: None) if call.as_json else _show_step)
+        data = {
+            "ok": report.good,
+            "lake": str(tour.lake),
+            "keys": tour.keys,
+            "steps": [asdict(step) for step in report.steps],
+            "claims": [{**asdict(claim), "holds": claim.holds} for claim in report.claims],
+        }
+        call.answer(data, lambda: _show_claims(tour, report))
+        return report.good
 
 
 def _show_step(step: Step) -> None:

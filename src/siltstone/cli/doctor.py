@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from siltstone.cli.commands.status import broken_files
-from siltstone.cli.context import chosen, each
+from siltstone.cli.context import each, select_datasets
 from siltstone.config import Settings, unknown_variables
 from siltstone.errors import NotFound, SiltstoneError
 from siltstone.host.private_folders import private_folder
 from siltstone.host.user_cache import cache_folder
+from siltstone.model.units import counted, size_text
 from siltstone.spark.jars import DELTA_VERSION, delta_jars, spark_home
 from siltstone.spark.jvm import find_java
 from siltstone.spark.scratch import REMEDY, scratch_root, sweep_all
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 OLDEST_PYTHON: Final = (3, 11)
 PACKAGES: Final = ("siltstone", "pyspark", "deltalake", "pyarrow", "pandas", "sqlglot")
-LOW_DISK_BYTES: Final = 1_000_000_000
+LOW_DISK_BYTES: Final = 1024**3
 """Free disk space below which a warning is shown, because a fold of a medium dataset may not fit."""
 
 
@@ -46,15 +47,19 @@ class Check:
     found: str
 
 
+Finding = tuple[Verdict, str]
+
+
 def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
     """Run every check. A check that raises a `SiltstoneError` has failed, with the error as its finding."""
-    checks: dict[str, Callable[[], Check]] = {
+    checks: dict[str, Callable[[], Finding]] = {
         "python": _python,
         "packages": _packages,
         "environment": _environment,
-        "java": _java,
+        "java": lambda: (Verdict.OK, "{0.version} at {0.home}".format(find_java())),
         "delta jars": _jars,
         "scratch": _scratch,
+        "lake": lambda: (Verdict.NOTE, "none was named; pass --lake PATH to check one"),
     }
     if lake_path:
         checks |= {
@@ -65,109 +70,93 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
     results: list[Check] = []
     for name, check in checks.items():
         try:
-            results.append(check())
+            verdict, found = check()
         except (SiltstoneError, OSError) as error:
-            results.append(Check(name=name, verdict=Verdict.FAILED, found=str(error)))
-    if not lake_path:
-        results.append(Check(name="lake", verdict=Verdict.NOTE, found="none was named; pass --lake PATH to check one"))
+            verdict, found = Verdict.FAILED, str(error)
+        results.append(Check(name=name, verdict=verdict, found=found))
     return results
 
 
-def _python() -> Check:
-    number = ".".join(map(str, sys.version_info[:3]))
+def _python() -> Finding:
     good = sys.version_info[:2] >= OLDEST_PYTHON
-    return Check(name="python", verdict=Verdict.OK if good else Verdict.FAILED, found=number)
+    return Verdict.OK if good else Verdict.FAILED, ".".join(map(str, sys.version_info[:3]))
 
 
-def _packages() -> Check:
+def _packages() -> Finding:
     versions: list[str] = []
-    missing = False
+    verdict = Verdict.OK
     for name in PACKAGES:
         try:
             versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             versions.append(f"{name} is missing")
-            missing = True
-    return Check(name="packages", verdict=Verdict.FAILED if missing else Verdict.OK, found=", ".join(versions))
+            verdict = Verdict.FAILED
+    return verdict, ", ".join(versions)
 
 
-def _environment() -> Check:
+def _environment() -> Finding:
     """Name environment variables with a misspelled name, which are ignored elsewhere, or with an invalid value."""
     Settings.load()
     unknown = [
         f"{name} is ignored" + (f"; did you mean {nearest}?" if nearest else "")
         for name, nearest in unknown_variables(os.environ).items()
     ]
-    if unknown:
-        return Check(name="environment", verdict=Verdict.NOTE, found=", ".join(unknown))
-    return Check(name="environment", verdict=Verdict.OK, found="every SILT_ variable is known")
+    return (Verdict.NOTE, ", ".join(unknown)) if unknown else (Verdict.OK, "every SILT_ variable is known")
 
 
-def _java() -> Check:
-    java = find_java()
-    return Check(name="java", verdict=Verdict.OK, found=f"{java.version} at {java.home}")
-
-
-def _jars() -> Check:
+def _jars() -> Finding:
     """Check where the jars are. The first command that needs Spark downloads missing ones."""
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{version('pyspark')}"
     settings = Settings.load()
-    available = settings.spark_jars or any((spark_home() / "jars").glob("delta-spark_*.jar")) or folder.is_dir()
-    if not available:
-        return Check(
-            name="delta jars", verdict=Verdict.NOTE, found="not fetched yet; the first use of Spark fetches them"
-        )
+    if not (settings.spark_jars or any((spark_home() / "jars").glob("delta-spark_*.jar")) or folder.is_dir()):
+        return Verdict.NOTE, "not fetched yet; the first use of Spark fetches them"
     jars = delta_jars(settings)
-    return Check(
-        name="delta jars", verdict=Verdict.OK, found=f"{len(jars)} in {jars[0].parent}" if jars else "part of Spark"
-    )
+    return Verdict.OK, f"{len(jars)} in {jars[0].parent}" if jars else "part of Spark"
 
 
-def _scratch() -> Check:
+def _scratch() -> Finding:
     """Check the folder for temporary files, and remove files of dead processes."""
     settings = Settings.load()
     root = private_folder(scratch_root(settings), remedy=REMEDY)
     removed = sweep_all(settings)
-    text = f"{root}; removed {removed} folders of processes that have ended" if removed else f"{root} is private"
-    return Check(name="scratch", verdict=Verdict.OK, found=text)
+    what = f"; removed {counted(removed, 'folder')} of processes that have ended" if removed else " is private"
+    return Verdict.OK, f"{root}{what}"
 
 
-def _lake(open_lake: "Callable[[], Lake]") -> Check:
+def _lake(open_lake: "Callable[[], Lake]") -> Finding:
     with open_lake() as lake:
         try:
             lake.require_exists()
         except NotFound as note:
-            return Check(name="lake", verdict=Verdict.NOTE, found=str(note))
-        datasets, failures = chosen(lake, None, every=True)
+            return Verdict.NOTE, str(note)
+        datasets, failures = select_datasets(lake, None, every=True)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         problems = [str(error) for error in (failures | failed).values()]
         problems += [str(error) for one in statuses for error in broken_files(one)]
         problems += [one.described() for one in lake.unregistered()]
     backlog = sum(one.backlog_rows for one in statuses)
     text = f"datasets: {len(statuses) + len(failures | failed)}, rows not folded: {backlog:,}"
-    if problems:
-        return Check(name="lake", verdict=Verdict.FAILED, found=" ".join([f"{text}.", *problems]))
-    return Check(name="lake", verdict=Verdict.OK, found=text)
+    return (Verdict.FAILED, " ".join([f"{text}.", *problems])) if problems else (Verdict.OK, text)
 
 
-def _writable(path: str) -> Check:
-    place = _existing(path)
-    if not place.is_dir():
-        return Check(name="writable", verdict=Verdict.FAILED, found=f"{place} is a file, not a folder")
-    good = os.access(place, os.R_OK | os.W_OK | os.X_OK)
-    text = f"{place} is readable and writable" if good else f"{place} cannot be read and written; check its permissions"
-    return Check(name="writable", verdict=Verdict.OK if good else Verdict.FAILED, found=text)
+def _writable(path: str) -> Finding:
+    folder = _existing(path)
+    if not folder.is_dir():
+        return Verdict.FAILED, f"{folder} is a file, not a folder"
+    if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return Verdict.OK, f"{folder} is readable and writable"
+    return Verdict.FAILED, f"{folder} cannot be read and written; check its permissions"
 
 
-def _disk(path: str) -> Check:
+def _disk(path: str) -> Finding:
     usage = shutil.disk_usage(_existing(path))
     verdict = Verdict.OK if usage.free > LOW_DISK_BYTES else Verdict.NOTE
-    return Check(name="disk", verdict=verdict, found=f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.1f} GB free")
+    return verdict, f"{size_text(usage.free)} of {size_text(usage.total)} free"
 
 
 def _existing(path: str) -> Path:
     """Return the lake's folder, or its nearest parent that exists."""
-    place = Path(path).expanduser().absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
+    folder = Path(path).expanduser().absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -22,7 +22,7 @@ Log = Annotated[
 
 
 @contextmanager
-def opened_log(uri: str | None, *, create: bool = False, writes: str = "") -> Iterator[EventLog]:
+def open_event_log(uri: str | None, *, create: bool = False, writes: str = "") -> Iterator[EventLog]:
     """Open a log. `writes` names the operation if it writes to the log."""
     if writes:
         check_may_write(Settings.load().role, doing=writes)

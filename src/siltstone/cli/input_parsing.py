@@ -5,7 +5,7 @@ import decimal
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -20,7 +20,7 @@ STANDARD_INPUT: Final = "-"
 
 
 @contextmanager
-def opened(source: str) -> Iterator[IO[str]]:
+def open_text(source: str) -> Iterator[IO[str]]:
     """Open a file, or standard input for ``-``.
 
     Raises:
@@ -49,7 +49,7 @@ def read_rows(source: str | None, arguments: Sequence[str]) -> list[Any]:
         raise InvalidRequest("Pass rows as --row '{...}', or as one FILE ('-' for standard input).")
     if source is None:
         return [_json(text, where=f"--row {text!r}") for text in arguments]
-    with opened(source) as file:
+    with open_text(source) as file:
         return _file_rows(file, source)
 
 
@@ -148,11 +148,27 @@ def _typed(value: Any, kind: pa.DataType, column: str) -> Any:  # noqa: ANN401
 
 def read_lines(source: str) -> list[str]:
     """Return the lines of a file that are not blank."""
-    with opened(source) as file:
+    with open_text(source) as file:
         return [line.rstrip("\n") for line in file if line.strip()]
 
 
-PARAMETER_TYPES: Final = ("int", "double", "decimal", "string", "boolean", "date", "timestamp", "timestamp_ntz", "null")
+def _utc(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+
+
+PARAMETER_TYPES: Final[dict[str, Callable[[str], object]]] = {
+    "int": int,
+    "double": float,
+    "decimal": decimal.Decimal,
+    "string": str,
+    "boolean": {"true": True, "false": False}.__getitem__,
+    "date": datetime.date.fromisoformat,
+    "timestamp": _utc,
+    "timestamp_ntz": lambda text: datetime.datetime.fromisoformat(text).replace(tzinfo=None),
+    "null": {"": None, "null": None}.__getitem__,
+}
+"""The function that parses a parameter, by its type."""
 
 
 def read_parameter(text: str) -> tuple[str, object]:
@@ -171,43 +187,14 @@ def read_parameter(text: str) -> tuple[str, object]:
             f"--param takes NAME=VALUE or NAME:TYPE=VALUE, with a type of {', '.join(PARAMETER_TYPES)}; not {text!r}."
         )
     try:
-        return name, _of_type(value, kind) if colon else _guessed(value)
-    except (ValueError, ArithmeticError) as error:
-        raise InvalidRequest(f"--param {name}: {value!r} is no {kind}.") from error
+        return name, (PARAMETER_TYPES[kind] if colon else _inferred)(value)
+    except (ValueError, ArithmeticError, KeyError) as error:
+        raise InvalidRequest(f"--param {name}: {value!r} is not a valid {kind or 'number'}.") from error
 
 
-def _guessed(value: str) -> object:
+def _inferred(value: str) -> object:
     if value in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[value]
     if re.fullmatch(r"-?\d+", value):
         return int(value)
     return decimal.Decimal(value) if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", value) else value
-
-
-def _of_type(value: str, kind: str) -> object:
-    match kind:
-        case "int":
-            return int(value)
-        case "double":
-            return float(value)
-        case "decimal":
-            return decimal.Decimal(value)
-        case "boolean":
-            return _chosen(value, {"true": True, "false": False})
-        case "date":
-            return datetime.date.fromisoformat(value)
-        case "timestamp":
-            moment = datetime.datetime.fromisoformat(value)
-            return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-        case "timestamp_ntz":
-            return datetime.datetime.fromisoformat(value).replace(tzinfo=None)
-        case "null":
-            return _chosen(value, {"": None, "null": None})
-        case _:
-            return value
-
-
-def _chosen(value: str, meanings: dict[str, bool | None]) -> bool | None:
-    if value not in meanings:
-        raise ValueError(value)
-    return meanings[value]

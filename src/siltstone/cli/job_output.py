@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from siltstone.cli import render
 
 if TYPE_CHECKING:
+    from siltstone.compaction.planning.model import JobSpec
     from siltstone.model.reports import JobResult
 
 
@@ -27,6 +28,11 @@ def job_counts(summary: Mapping[str, Any]) -> str:
     """
     cancelled = f", {summary['cancelled']} cancelled" if summary.get("cancelled") else ""
     return f"{render.counted(summary['jobs'], 'job')}, {summary['failed']} failed{cancelled}"
+
+
+def job_text(job: "JobResult | JobSpec") -> str:
+    """Return the lane, the dataset and the period of a job."""
+    return " ".join(filter(None, [job.lane, job.dataset, job.period]))
 
 
 def result_text(result: "JobResult") -> str:

@@ -1,11 +1,12 @@
 """Registers commands with their name, help text and section in the list of commands.
 
-Modules of groups are imported when a command of the group is used or listed, so they may import heavy modules at their
-top. Modules of single commands are imported by every call of `silt`: they import heavy modules inside functions.
+A module of `commands` lists its commands in `COMMANDS`. The module of a group is imported when a command of the group
+is used or listed, so it may import heavy modules at its top. Modules of single commands are imported by every call of
+`silt`: they import heavy modules inside functions.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -15,40 +16,45 @@ from typer.core import TyperGroup
 from siltstone.cli import render
 from siltstone.errors import InvalidRequest
 
-COMMANDS = "Commands"
 DATASETS, WRITE, READ, MAINTENANCE, SYSTEM = "Datasets", "Write", "Read", "Maintenance", "System"
+GENERAL: Final = "Commands"
+"""The section of a group that has only one."""
 RUN: Final = "run"
+Commands = Mapping[str, Mapping[str, Callable[..., None]]]
+"""Commands by section and name."""
 
 
 class Sections(TyperGroup):
     """A group that lists its commands in sections by their ``rich_help_panel``, in the order of registration."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write each section. A line that does not fit is wrapped, never cut."""
+        """Write each section. A long line is wrapped, never cut."""
         sections: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, self.commands), default=0)
         for name in self.list_commands(ctx):
             command: Any = self.commands[name]
             if not command.hidden:
-                section = sections.setdefault(command.rich_help_panel or COMMANDS, [])
+                section = sections.setdefault(command.rich_help_panel or GENERAL, [])
                 section.append((name.ljust(width), command.get_short_help_str()))
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
-def add(app: typer.Typer, name: str, command: Callable[..., None], section: str = COMMANDS) -> None:
-    r"""Register a command with its docstring as help; its first line is the line in the list of commands.
+def register(app: typer.Typer, commands: Commands) -> None:
+    r"""Register commands with their docstrings as help; the first line is the line in the list of commands.
 
     A line ``\b`` keeps the lines below it as they are.
     """
-    text = inspect.cleandoc(command.__doc__ or "").replace("\\b", "\b")
-    first, _, _ = text.partition("\n")
-    app.command(name, help=text, short_help=first, rich_help_panel=section)(command)
+    for section, named in commands.items():
+        for name, command in named.items():
+            text = inspect.cleandoc(command.__doc__ or "").replace("\\b", "\b")
+            first, _, _ = text.partition("\n")
+            app.command(name, help=text, short_help=first, rich_help_panel=section)(command)
 
 
 class LazyGroup(Sections):
-    """A group whose commands are registered by the module of its name, which is imported when they are first used."""
+    """A group whose commands are in the module of its name, which is imported when they are first used."""
 
     _commands: Any
 
@@ -57,7 +63,7 @@ class LazyGroup(Sections):
         """The commands of the group by name."""
         if not self._commands:
             group = typer.Typer(rich_markup_mode=None)
-            import_module(f"siltstone.cli.commands.{self.name}").register(group)
+            register(group, import_module(f"siltstone.cli.commands.{self.name}").COMMANDS)
             self._commands = typer.main.get_group(group).commands
         return self._commands
 

@@ -209,12 +209,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def moment(text: str) -> str:
-    """Return a time in the one form of all output: ISO 8601, UTC as ``Z``.
+def moment(text: str | None) -> str:
+    """Return a time in the one form of all output: ISO 8601, UTC as ``Z``. None is empty text.
 
-    >>> moment("2026-11-16T08:00:00+00:00")
-    '2026-11-16T08:00:00Z'
+    >>> moment("2026-11-16T08:00:00+00:00"), moment(None)
+    ('2026-11-16T08:00:00Z', '')
     """
+    text = text or ""
     return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
 
 

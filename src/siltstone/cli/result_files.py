@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.cli import render
 from siltstone.dataset.read.python_rows import python_columns
@@ -37,13 +37,15 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
         InvalidRequest: the file cannot be written, or would lose a column.
     """
     writes = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
-    twice = next((name for name, times in Counter(schema.names).items() if times > 1), None)
-    if twice is not None and form != "csv":
-        raise InvalidRequest(f"Two columns have the name {twice}, and {form} would keep one of them. Name one with AS.")
-    counted = _Counted(batches)
+    repeated = next((name for name, times in Counter(schema.names).items() if times > 1), None)
+    if repeated is not None and form != "csv":
+        raise InvalidRequest(
+            f"Two columns have the name {repeated}, and {form} would keep one of them. Name one with AS."
+        )
+    counted = _RowCounter(batches)
     try:
-        with _replaced_whole(out) as place:
-            writes(schema, counted, place)
+        with _atomic_replace(out) as path:
+            writes(schema, counted, path)
     except OSError as error:
         if error is counted.failure:
             raise
@@ -59,7 +61,7 @@ def print_rows(
     A JSON document has the columns and the rows, then the result of `facts` for the number of rows. It has the form of
     `render.write_json`. An error while rows are written leaves an incomplete document.
     """
-    counted = _Counted(batches)
+    counted = _RowCounter(batches)
     if form == "csv":
         render.write_csv(schema.names, _rows(counted))
         return counted.rows
@@ -81,7 +83,7 @@ def _indented(value: Any, *, levels: int = 1) -> str:  # noqa: ANN401
     return shown.replace("\n", "\n" + "  " * levels)  # JSON text contains no line ends
 
 
-class _Counted:
+class _RowCounter:
     """Iterator over batches that counts their rows and records the error of their source."""
 
     def __init__(self, batches: "Iterable[pa.RecordBatch]") -> None:
@@ -104,7 +106,7 @@ class _Counted:
 
 
 @contextmanager
-def _replaced_whole(out: Path) -> Iterator[Path]:
+def _atomic_replace(out: Path) -> Iterator[Path]:
     """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails."""
     if out.is_dir():
         raise InvalidRequest(f"{out} cannot be written: it is a folder.")
@@ -112,33 +114,32 @@ def _replaced_whole(out: Path) -> Iterator[Path]:
         yield out
         return
     target = out.resolve()
-    place = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    path = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    place.touch(mode=0o666 if mode is None else mode, exist_ok=False)
+    path.touch(mode=0o666 if mode is None else mode, exist_ok=False)
     try:
         if mode is not None:
-            place.chmod(mode)
-        yield place
-        with place.open("ab") as file:
+            path.chmod(mode)
+        yield path
+        with path.open("ab") as file:
             os.fsync(file.fileno())
-        place.replace(target)
+        path.replace(target)
     finally:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
-def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
+def _parquet(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(place, schema) as writer:
+    with pq.ParquetWriter(path, schema) as writer:
         for group in _row_groups(batches):
             writer.write_table(pa.Table.from_batches(group, schema))
 
 
 def _row_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[list[pa.RecordBatch]]":
-    """Collect batches until they fill a row group."""
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -151,14 +152,14 @@ def _row_groups(batches: "Iterable[pa.RecordBatch]") -> "Iterator[list[pa.Record
         yield group
 
 
-def _csv(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
-    with _text(place) as file:
+def _csv(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
         render.write_csv(schema.names, _rows(batches), file=file)
 
 
-def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path) -> None:
+def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Path) -> None:
     """Write one document, an array of objects, in the form of `render.write_json`."""
-    with _text(place) as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         before = "["
         for row in _rows(batches):
             alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
@@ -166,10 +167,6 @@ def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", place: Path)
             file.write(before + shown.removeprefix("[").removesuffix("\n]"))
             before = ","
         file.write("[]\n" if before == "[" else "\n]\n")
-
-
-def _text(place: Path) -> TextIO:
-    return place.open("w", encoding="utf-8", newline="")
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Any, ...]]:

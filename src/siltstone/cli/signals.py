@@ -21,7 +21,6 @@ class Interrupts:
     """Records whether Ctrl-C was pressed in this process."""
 
     def __init__(self) -> None:
-        """Start without an interrupt."""
         self.happened = False
 
     def watch(self) -> None:

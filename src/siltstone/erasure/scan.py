@@ -17,7 +17,7 @@ found where it is stored as text; a key that is stored as a number is not.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -74,12 +74,6 @@ class ScanReport:
         return not self.findings and not self.unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class _Needle:
-    value: str
-    forms: tuple[bytes, ...]
-
-
 def scan(folder: Path, values: Iterable[str]) -> ScanReport:
     """Search the texts in every file below the folder.
 
@@ -88,8 +82,8 @@ def scan(folder: Path, values: Iterable[str]) -> ScanReport:
     Raises:
         InvalidRequest: there is no folder, or no text to search.
     """
-    needles = [_Needle(value, _forms(value)) for value in dict.fromkeys(values)]
-    if not needles or not all(needle.value for needle in needles):
+    needles = {value: _forms(value) for value in values}
+    if not needles or not all(needles):
         raise InvalidRequest("A scan needs at least one text to look for, and none of them may be empty.")
     if not folder.is_dir():
         raise InvalidRequest(f"{folder} is not a folder; there is nothing to scan.")
@@ -121,8 +115,8 @@ def scan(folder: Path, values: Iterable[str]) -> ScanReport:
 def _forms(value: str) -> tuple[bytes, ...]:
     """Return the encodings of a text in an uncompressed file."""
     escaped = json.dumps(value)[1:-1]
-    plainly = json.dumps(value, ensure_ascii=False)[1:-1]
-    return tuple(dict.fromkeys(text.encode() for text in (value, escaped, plainly, quote(value, safe=""))))
+    unicode = json.dumps(value, ensure_ascii=False)[1:-1]
+    return tuple(dict.fromkeys(text.encode() for text in (value, escaped, unicode, quote(value, safe=""))))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -135,7 +129,8 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(where) / name for name in sorted(names))
 
 
-# ---- one file ----------------------------------------------------------------------------------------------------
+Needles = Mapping[str, Sequence[bytes]]
+"""The encoded forms of each text."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,9 +142,9 @@ class _FileResult:
     unreadable: bool = False
 
 
-def _scan_file(path: Path, name: str, needles: Sequence[_Needle]) -> _FileResult:
-    in_name = [needle for needle in needles if any(form.decode() in name for form in needle.forms)]
-    result = _FileResult(findings=[Finding(file=name, value=needle.value, how=How.NAME) for needle in in_name])
+def _scan_file(path: Path, name: str, needles: Needles) -> _FileResult:
+    in_name = [value for value, forms in needles.items() if any(form.decode() in name for form in forms)]
+    result = _FileResult(findings=[Finding(file=name, value=value, how=How.NAME) for value in in_name])
     raw, result.bytes, head = _search_raw(path, needles)
     result.findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
     if head == PARQUET_MAGIC:
@@ -166,10 +161,10 @@ def _scan_file(path: Path, name: str, needles: Sequence[_Needle]) -> _FileResult
     return result
 
 
-def _search_raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int, bytes]:
+def _search_raw(path: Path, needles: Needles) -> tuple[list[str], int, bytes]:
     """Stream a file; return the texts found, its size and its first bytes. Chunks overlap by the longest form."""
-    overlap = max(len(form) for needle in needles for form in needle.forms) - 1
-    missing = list(needles)
+    overlap = max(len(form) for forms in needles.values() for form in forms) - 1
+    missing = dict(needles)
     values: list[str] = []
     size, head, tail = 0, b"", b""
     with path.open("rb") as file:
@@ -177,37 +172,30 @@ def _search_raw(path: Path, needles: Sequence[_Needle]) -> tuple[list[str], int,
             head = head or chunk[: len(PARQUET_MAGIC)]
             size += len(chunk)
             window = tail + chunk
-            hits = [needle for needle in missing if any(form in window for form in needle.forms)]
-            values += [needle.value for needle in hits]
-            missing = [needle for needle in missing if needle not in hits]
+            hits = [value for value, forms in missing.items() if any(form in window for form in forms)]
+            values += hits
+            missing = {value: forms for value, forms in missing.items() if value not in hits}
             tail = window[len(window) - min(overlap, len(window)) :]
     return values, size, head
 
 
-# ---- Parquet -----------------------------------------------------------------------------------------------------
-
-
-def _search_parquet(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
+def _search_parquet(path: Path, name: str, needles: Needles) -> list[Finding]:
     findings: list[Finding] = []
     with pq.ParquetFile(path) as file:
         columns = [file.schema.column(index) for index in range(len(file.schema))]
         for column in columns:
             if column.physical_type not in TEXT_TYPES or column.logical_type.type == "DECIMAL":
                 continue
-            missing = list(needles)
+            missing = dict(needles)
             for batch in file.iter_batches(BATCH_ROWS, columns=[column.path], use_threads=False):
                 leaves = [leaf for array in batch.columns for leaf in _leaves(array)]
                 hits = [
-                    needle
-                    for needle in missing
-                    if any(
-                        pc.any(pc.match_substring(leaf, form.decode())).as_py()
-                        for leaf in leaves
-                        for form in needle.forms
-                    )
+                    value
+                    for value, forms in missing.items()
+                    if any(pc.any(pc.match_substring(leaf, form.decode())).as_py() for leaf in leaves for form in forms)
                 ]
-                findings += [Finding(file=name, value=n.value, how=How.DECODED, column=column.path) for n in hits]
-                missing = [needle for needle in missing if needle not in hits]
+                findings += [Finding(file=name, value=hit, how=How.DECODED, column=column.path) for hit in hits]
+                missing = {value: forms for value, forms in missing.items() if value not in hits}
                 if not missing:
                     break
     return findings
@@ -234,19 +222,16 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
         yield array
 
 
-# ---- JSON --------------------------------------------------------------------------------------------------------
-
-
-def _search_json(path: Path, name: str, needles: Sequence[_Needle]) -> list[Finding]:
-    findings: dict[tuple[str, str], Finding] = {}
+def _search_json(path: Path, name: str, needles: Needles) -> Iterable[Finding]:
+    findings: dict[Finding, None] = {}
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             for member, text in _texts(_parsed(line), member="", depth=0):
-                for needle in needles:
-                    if needle.value in text:
-                        key = (needle.value, member)
-                        findings[key] = Finding(file=name, value=needle.value, how=How.DECODED, column=member or None)
-    return list(findings.values())
+                hits = [value for value in needles if value in text]
+                findings |= dict.fromkeys(
+                    Finding(file=name, value=hit, how=How.DECODED, column=member or None) for hit in hits
+                )
+    return findings
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401

@@ -62,6 +62,16 @@ def pooled(to: Path) -> list[Path]:
     return list((to / "files").glob("*/*"))
 
 
+def test_the_progress_of_a_backup_has_the_units_of_all_other_output(root: Path, to: Path):
+    opened(root).create("a.b.later", "id BIGINT NOT NULL", key="id")
+    texts: list[str] = []
+    report = opened(root).backup(to, show=texts.append)
+    copied = [text.rpartition(", ")[2] for text in texts if text.endswith(" copied")]
+    assert report.bytes_copied < 1024 * 1024
+    assert len(copied) == 2
+    assert [text for text in copied if not text.endswith((" KB copied", " B copied"))] == []
+
+
 # ---- what comes back ---------------------------------------------------------------------------------------------
 
 
@@ -460,7 +470,7 @@ def test_folders_that_hold_something_else_are_refused(root: Path, to: Path, tmp_
 def test_one_backup_at_a_time_in_a_folder(root: Path, to: Path):
     lake = opened(root)
     lake.backup(to)
-    with BackupFolder(to, durable=False).alone(), pytest.raises(Conflict):
+    with BackupFolder(to, durable=False).lock(), pytest.raises(Conflict):
         lake.backup(to)
 
 

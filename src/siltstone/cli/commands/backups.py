@@ -1,28 +1,19 @@
 """Backups of a lake: backup, restore."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
 import siltstone
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import MAINTENANCE, add
+from siltstone.cli.registration import MAINTENANCE, Commands
 from siltstone.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from siltstone.model.reports import BackupReport
 
 Folder = Annotated[str, typer.Argument(metavar="PATH", help="The folder of backups.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "backup", backup, MAINTENANCE)
-    add(app, "restore", restore, MAINTENANCE)
-
-
-def backup(  # one parameter for each option
+def backup(
     context: typer.Context,
     path: Folder,
     *,
@@ -55,41 +46,40 @@ def backup(  # one parameter for each option
         return
     with call.open() as lake, render.working("Copying", as_json=call.as_json) as progress:
         report = lake.backup(path, keep=keep, verify=verify, skip_broken=skip_broken, dry_run=dry_run, show=progress)
-    call.answer(report.to_dict(), lambda: _show(report))
 
+    def people() -> None:
+        new = f"{render.counted(report.files_copied, 'file')}, {render.size(report.bytes_copied)}"
+        files = f"{render.counted(report.files, 'file')}, {render.size(report.bytes)}"
+        whole = f"{render.counted(report.datasets, 'dataset')}, {files}"
+        if dry_run:
+            render.write_line(f"Would copy {new}, for a backup of {whole}.")
+        else:
+            took = render.seconds(report.seconds)
+            render.write_line(f"Backup {report.id}: {whole}, of which {new} were copied, {took}.")
+        for name in report.left_out:
+            render.write_note(f"{name} cannot be read and was left out.")
+        if report.removed:
+            render.write_note(f"{render.counted(len(report.removed), 'older backup')} removed.")
 
-def _show(report: "BackupReport") -> None:
-    new = f"{render.counted(report.files_copied, 'file')}, {render.size(report.bytes_copied)}"
-    whole = f"{render.counted(report.datasets, 'dataset')}, {render.counted(report.files, 'file')}, {render.size(report.bytes)}"
-    if report.dry_run:
-        render.write_line(f"Would copy {new}, for a backup of {whole}.")
-    else:
-        render.write_line(f"Backup {report.id}: {whole}, of which {new} were copied, {render.seconds(report.seconds)}.")
-    for name in report.left_out:
-        render.write_note(f"{name} cannot be read and was left out.")
-    if report.removed:
-        render.write_note(f"{render.counted(len(report.removed), 'older backup')} removed.")
+    call.answer(report.to_dict(), people)
 
 
 def _list(call: Invocation, path: str) -> None:
     from siltstone.backup.restore import list_backups
 
     backups = list_backups(path)
-
-    def people() -> None:
-        rows = [
-            [
-                one["id"],
-                render.moment(one.get("taken_at") or ""),
-                len(one.get("datasets", ())),
-                render.size(one.get("bytes", 0)),
-                one["broken"],
-            ]
-            for one in backups
+    rows = [
+        [
+            one["id"],
+            render.moment(one.get("taken_at")),
+            len(one.get("datasets", ())),
+            render.size(one.get("bytes", 0)),
+            one["broken"],
         ]
-        render.write_table(["backup", "taken at", "datasets", "size", "broken"], rows, numbers=["datasets", "size"])
-
-    call.answer(backups, people)
+        for one in backups
+    ]
+    columns = ["backup", "taken at", "datasets", "size", "broken"]
+    call.answer(backups, lambda: render.write_table(columns, rows, numbers=["datasets", "size"]))
 
 
 def restore(
@@ -129,3 +119,6 @@ def restore(
             render.write_note(f"{name} was left out of the backup; silt drop removes its name.")
 
     call.answer(report.to_dict(), people)
+
+
+COMMANDS: Final[Commands] = {MAINTENANCE: {"backup": backup, "restore": restore}}

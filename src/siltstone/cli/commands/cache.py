@@ -1,33 +1,25 @@
 """The hot cache of long-running processes: cache stats, pin, evict, warm."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import GENERAL, Commands
 from siltstone.errors import SiltstoneError
 from siltstone.lake import Lake
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="catalog.schema.table")]
-
-
-def register(group: typer.Typer) -> None:
-    """Add the commands of the group."""
-    add(group, "stats", stats)
-    add(group, "pin", pin)
-    add(group, "evict", evict)
-    add(group, "warm", warm)
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="catalog.schema.table")]
 
 
 def stats(context: typer.Context) -> None:
     r"""Show pinned datasets and what running processes hold.
 
-    For each dataset the output has an estimate of the memory that it needs.
-
-    A process reports what it holds every few seconds while it answers queries.
+    For each dataset the output has an estimate of the memory that it needs. A process reports what it holds every few
+    seconds while it answers queries.
 
     \b
     silt cache stats
@@ -68,45 +60,42 @@ def _show_stats(data: dict[str, Any]) -> None:
         for one in data["datasets"]
     ]
     render.write_table(["dataset", "pinned", "rows at most", "about", "fits"], rows, numbers=["rows at most", "about"])
+    columns = ["dataset", "resident", "rows", "bytes", "hits", "misses", "fills", "fill s", "sequence", "last use"]
     for process in data["processes"]:
         render.write_line(f"Process {process['pid']} on {process['host']}, {process['at'][:19]}Z")
-        _show_resident(process["datasets"])
-
-
-def _show_resident(entries: list[dict[str, Any]]) -> None:
-    columns = ["dataset", "resident", "rows", "bytes", "hits", "misses", "fills", "fill s", "sequence", "last use"]
-    rows = [
-        [
-            one["dataset"],
-            "pinned" if one["pinned"] and one["resident"] else "yes" if one["resident"] else "no",
-            render.number(one["rows"]),
-            render.size(one["bytes"]),
-            one["hits"],
-            one["misses"],
-            one["fills"],
-            one["fill_seconds"],
-            one["sequence"],
-            (one["last_use"] or "")[:19],
+        rows = [
+            [
+                one["dataset"],
+                "pinned" if one["pinned"] and one["resident"] else "yes" if one["resident"] else "no",
+                render.number(one["rows"]),
+                render.size(one["bytes"]),
+                one["hits"],
+                one["misses"],
+                one["fills"],
+                one["fill_seconds"],
+                one["sequence"],
+                f"{one['last_use'][:19]}Z" if one["last_use"] else "",
+            ]
+            for one in process["datasets"]
         ]
-        for one in entries
-    ]
-    render.write_table(columns, rows, numbers=columns[2:-1])
+        render.write_table(columns, rows, numbers=columns[2:-1])
 
 
 def pin(context: typer.Context, names: Names) -> None:
     r"""Keep datasets in the memory of every long-running process.
 
-    This holds for processes of this lake that run now and for later ones.
-
-    The pin is stored in the lake until silt cache evict removes it.
+    This holds for processes of this lake that run now and for later ones. The pin is stored in the lake until silt
+    cache evict removes it.
 
     \b
     silt cache pin crm.sales.candidates
     silt cache pin crm.sales.candidates crm.sales.calls --json
     """
-    _write_directives(
-        context, names, lambda lake, name: lake.cache_directives.pin(name).to_dict() | _fit(lake, name), "Pinned"
-    )
+
+    def write(lake: Lake, name: str) -> dict[str, Any]:
+        return lake.cache_directives.pin(name).to_dict() | _fit(lake, name)
+
+    _write_directives(context, names, write, "Pinned")
 
 
 def evict(context: typer.Context, names: Names) -> None:
@@ -147,14 +136,13 @@ def warm(
     names: Names,
     *,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Only measure a fill here; ask nothing of other processes.")
+        bool, typer.Option("--measure", help="Only measure a fill here; other processes load nothing.")
     ] = False,
 ) -> None:
     r"""Load datasets into memory now, here and in running processes.
 
-    The answer shows what they take in this process.
-
-    It has rows, bytes, bytes per row and seconds. This process releases them when it ends.
+    The answer shows what they take in this process: rows, bytes, bytes per row and seconds. This process releases them
+    when it ends.
 
     \b
     silt cache warm crm.sales.candidates
@@ -167,30 +155,27 @@ def warm(
         fills = []
         for name in names:
             with render.working(f"Filling {name}", as_json=call.as_json) as show:
-                fills.append(lake.hot.fill(name, progress=_row_progress(show)).to_dict())
+                fills.append(lake.hot.fill(name, progress=show and partial(_show_rows, show)).to_dict())
             if not measure:
                 lake.cache_directives.warm(name)
             lake.hot.evict(name)
 
-    def people() -> None:
-        columns = ["dataset", "rows", "bytes", "bytes a row", "seconds"]
-        rows = [
-            [
-                fill["dataset"],
-                render.number(fill["rows"]),
-                render.size(fill["bytes"]),
-                fill["bytes_per_row"],
-                fill["fill_seconds"],
-            ]
-            for fill in fills
+    columns = ["dataset", "rows", "bytes", "bytes a row", "seconds"]
+    rows = [
+        [
+            fill["dataset"],
+            render.number(fill["rows"]),
+            render.size(fill["bytes"]),
+            fill["bytes_per_row"],
+            fill["fill_seconds"],
         ]
-        render.write_table(columns, rows, numbers=columns[1:])
+        for fill in fills
+    ]
+    call.answer(fills, lambda: render.write_table(columns, rows, numbers=columns[1:]))
 
-    call.answer(fills, people)
+
+def _show_rows(show: Callable[[str], None], done: int, total: int) -> None:
+    show(f"{render.number(done)} of {render.counted(total, 'row')}")
 
 
-def _row_progress(show: Callable[[str], None] | None) -> Callable[[int, int], None] | None:
-    """Return a function that shows the progress of a fill at a terminal."""
-    if show is None:
-        return None
-    return lambda done, total: show(f"{render.number(done)} of {render.counted(total, 'row')}")
+COMMANDS: Final[Commands] = {GENERAL: {"stats": stats, "pin": pin, "evict": evict, "warm": warm}}

@@ -14,7 +14,7 @@ from siltstone.cli import render
 from siltstone.cli.compactor_output import event_line
 from siltstone.cli.context import invocation
 from siltstone.cli.job_output import job_counts
-from siltstone.cli.registration import RUN, add
+from siltstone.cli.registration import GENERAL, RUN, Commands
 from siltstone.cli.signals import INTERRUPTED
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.events import CompactionEvent
@@ -30,28 +30,15 @@ WAIT_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 120.0
 """Longest wait of `silt compactor stop` for the release of the lease, in seconds."""
 SHOWN_DUE: Final = 5
-Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="WORK", help="This tier or kind of work; may be repeated.")
-]
-
-
-def register(group: typer.Typer) -> None:
-    """Add the commands of the group."""
-    add(group, RUN, run)
-    add(group, "status", status)
-    add(group, "pause", pause)
-    add(group, "resume", resume)
-    add(group, "stop", stop)
-
-
-# ---- run ---------------------------------------------------------------------------------------------------------
 
 
 def run(
     context: typer.Context,
     *,
-    once: Annotated[bool, typer.Option("--once", help="One cycle of everything now, then end.")] = False,
-    only: Only = None,
+    once: Annotated[bool, typer.Option("--once", help="Run one cycle of everything now, then end.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="WORK", help="Only this tier or kind of job; may be repeated.")
+    ] = None,
     catalog: Annotated[
         list[str] | None,
         typer.Option("--catalog", metavar="NAME", help="Only datasets of this catalog; may be repeated."),
@@ -75,21 +62,21 @@ def run(
     silt compactor run --once
     """
     call = invocation(context)
-    log = _EventLog(as_json=call.as_json)
+    write_event = _event_writer(as_json=call.as_json)
     with call.open(spark=True) as lake:
         lake.require_exists()
         service = lake.compactor(
-            names=_chosen(lake, catalog, dataset), only=only, on_event=log.write, continuous=not once
+            names=_dataset_filter(lake, catalog, dataset), only=only, on_event=write_event, continuous=not once
         )
-        stopping = _Stopping()
-        log.write(Started(pid=os.getpid(), lake=str(lake.path), role=lake.settings.role.value))
+        signals = _StopSignals()
+        write_event(Started(pid=os.getpid(), lake=str(lake.path), role=lake.settings.role.value))
         service.start()
         code = 0
         try:
             if once:
-                code = _once(service, stopping)
+                code = _once(service, signals)
             else:
-                while not stopping.requested.is_set() and not service.wait_for_stop_request(WAIT_SECONDS):
+                while not signals.requested.is_set() and not service.wait_for_stop_request(WAIT_SECONDS):
                     pass
         finally:
             if not service.stop():
@@ -98,19 +85,20 @@ def run(
     raise typer.Exit(code)
 
 
-def _once(service: "CompactorService", stopping: "_Stopping") -> int:
-    """Run one cycle and return the exit code."""
+def _once(service: "CompactorService", signals: "_StopSignals") -> int:
     number = service.trigger()
     while True:
         try:
             cycle = service.wait(number, seconds=WAIT_SECONDS)
             return int(any(result.error or result.failed or result.cancelled for result in cycle.results))
         except Unavailable:
-            if stopping.requested.is_set():
+            if signals.requested.is_set():
                 return INTERRUPTED
 
 
-def _chosen(lake: Lake, catalogs: list[str] | None, datasets: list[str] | None) -> Callable[[], list[str] | None]:
+def _dataset_filter(
+    lake: Lake, catalogs: list[str] | None, datasets: list[str] | None
+) -> Callable[[], list[str] | None]:
     """Return a function that lists the datasets to maintain, without those that were dropped meanwhile."""
     if not catalogs and not datasets:
         return lambda: None
@@ -125,7 +113,7 @@ def _chosen(lake: Lake, catalogs: list[str] | None, datasets: list[str] | None) 
     return lambda: [one for one in lake.names() if one in named or one.split(".")[0] in within]
 
 
-class _Stopping:
+class _StopSignals:
     """Handles SIGINT and SIGTERM: the first requests a stop, the second ends the process at once."""
 
     def __init__(self) -> None:
@@ -141,33 +129,27 @@ class _Stopping:
         self.requested.set()
 
 
-class _EventLog:
-    """Writes events to standard output, one whole line each, from any thread."""
+def _event_writer(*, as_json: bool) -> Callable[[CompactionEvent], None]:
+    """Return a function that writes events to standard output, one whole line each, from any thread."""
+    clock, mutex = SystemClock(), threading.Lock()
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._clock = SystemClock()
-        self._mutex = threading.Lock()
-
-    def write(self, event: CompactionEvent) -> None:
-        """Write one event."""
-        at = self._clock.now().isoformat(timespec="seconds")
-        if self._as_json:
+    def write(event: CompactionEvent) -> None:
+        at = clock.now().isoformat(timespec="seconds")
+        if as_json:
             text = json.dumps(render.plain({"at": at, **event.to_dict()}), ensure_ascii=False)
         else:
             text = f"{render.moment(at)}  {render.printable(event_line(event))}"
-        with self._mutex:
+        with mutex:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
 
-
-# ---- status and control ------------------------------------------------------------------------------------------
+    return write
 
 
 def status(context: typer.Context) -> None:
     r"""Show which process compacts the lake, and what is due.
 
-    Also what it does now and what it did last.
+    The output also has its running cycle and its last one.
 
     \b
     silt compactor status
@@ -176,15 +158,12 @@ def status(context: typer.Context) -> None:
     call = invocation(context)
     with call.open() as lake:
         data = lake.compactor_status()
-    call.answer(data, lambda: _show_status(data))
-
-
-def _show_status(data: dict[str, Any]) -> None:
     facts: dict[str, Any] = {"compactor": _holder_text(data)}
     if data["running_cycle"] is not None:
-        doing = f": {', '.join(data['running_tasks'])}" if data["running_tasks"] else ""
-        since = render.moment(data["running_since"]) if data["running_since"] else "just now"
-        facts["now"] = f"cycle {data['running_cycle']}{doing}, since {since}"
+        tasks = f": {', '.join(data['running_tasks'])}" if data["running_tasks"] else ""
+        facts["now"] = (
+            f"cycle {data['running_cycle']}{tasks}, since {render.moment(data['running_since']) or 'just now'}"
+        )
     facts["paused"] = f"since {render.moment(data['paused_since'])}" if data["paused"] else "no"
     if data["last_cycle"]:
         last = data["last_cycle"]
@@ -198,18 +177,16 @@ def _show_status(data: dict[str, Any]) -> None:
     due = sorted((at, name) for name, at in data["due"].items() if at)
     if due:
         facts["due"] = ", ".join(f"{name} {at[11:19]}" for at, name in due[:SHOWN_DUE])
-    render.write_facts(facts)
+    call.answer(data, lambda: render.write_facts(facts))
 
 
 def _holder_text(data: dict[str, Any]) -> str:
-    who = data["holder"] or data["last_holder"]
-    if who is None:
+    holder = data["holder"] or data["last_holder"]
+    if holder is None:
         return "none, and there never was one"
-    since = render.moment(who["since"])
-    text = f"process {who['pid']} on {who['host']} (role {who['role']}, epoch {who['epoch']}, since {since})"
-    if data["holder"] is None:
-        return f"none; the last one was {text}"
-    return f"{text}, {data['state'] or 'starting'}"
+    details = f"role {holder['role']}, epoch {holder['epoch']}, since {render.moment(holder['since'])}"
+    text = f"process {holder['pid']} on {holder['host']} ({details})"
+    return f"none; the last one was {text}" if data["holder"] is None else f"{text}, {data['state'] or 'starting'}"
 
 
 def pause(context: typer.Context) -> None:
@@ -223,7 +200,7 @@ def pause(context: typer.Context) -> None:
     call = invocation(context)
     with call.open() as lake:
         lake.pause_compactor()
-    call.answer({"paused": True}, lambda: render.write_line("Paused. silt compactor resume goes on."))
+    call.answer({"paused": True}, lambda: render.write_line("Paused. silt compactor resume ends the pause."))
 
 
 def resume(context: typer.Context) -> None:
@@ -234,8 +211,9 @@ def resume(context: typer.Context) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        was = lake.resume_compactor()
-    call.answer({"paused": False}, lambda: render.write_line("Resumed." if was else "It was not paused."))
+        was_paused = lake.resume_compactor()
+    text = "Resumed." if was_paused else "It was not paused."
+    call.answer({"paused": False}, lambda: render.write_line(text))
 
 
 def stop(context: typer.Context) -> None:
@@ -249,8 +227,9 @@ def stop(context: typer.Context) -> None:
     call = invocation(context)
     with call.open() as lake:
         lake.require_exists()
-        then = lake.stop_compactor(seconds=STOP_SECONDS)
-    call.answer(
-        {"stopped": True, "taken_over_by": then},
-        lambda: render.write_line(f"Stopped. {f'Now {then} compacts.' if then else 'No compactor has taken over.'}"),
-    )
+        successor = lake.stop_compactor(seconds=STOP_SECONDS)
+    text = f"Now {successor} compacts." if successor else "No compactor has taken over."
+    call.answer({"stopped": True, "taken_over_by": successor}, lambda: render.write_line(f"Stopped. {text}"))
+
+
+COMMANDS: Final[Commands] = {GENERAL: {RUN: run, "status": status, "pause": pause, "resume": resume, "stop": stop}}

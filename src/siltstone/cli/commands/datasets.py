@@ -1,14 +1,14 @@
 """Datasets: create, list, describe, alter, drop."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import confirm, invocation, settle
+from siltstone.cli.context import confirm, invocation, raise_failures
 from siltstone.cli.options import Name, names_of
-from siltstone.cli.registration import DATASETS, add
+from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
 
 if TYPE_CHECKING:
@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.reports import DatasetInfo, LoadReport
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "create", create, DATASETS)
-    add(app, "list", list_datasets, DATASETS)
-    add(app, "describe", describe, DATASETS)
-    add(app, "alter", alter, DATASETS)
-    add(app, "drop", drop, DATASETS)
+    from siltstone.model.reports import LoadReport
 
 
 def create(  # noqa: PLR0913  # one parameter for each option
@@ -38,7 +29,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
     time: Annotated[
         str | None, typer.Option("--time", metavar="A", help="The time column of a log, which has no key.")
     ] = None,
-    schema: Annotated[str | None, typer.Option("--schema", metavar="DDL", help="The columns in Spark's words.")] = None,
+    schema: Annotated[str | None, typer.Option("--schema", metavar="DDL", help="The columns as Spark's DDL.")] = None,
     like: Annotated[
         Path | None,
         typer.Option("--like", metavar="FILE", help="Take the columns of a Parquet, CSV, JSON or NDJSON file."),
@@ -58,13 +49,12 @@ def create(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--sort-by", metavar="A,B", help="Columns that files of a log are sorted by (default: time)."),
     ] = None,
     cluster_by: Annotated[
-        str | None, typer.Option("--cluster-by", metavar="A,B", help="What a clustering of a log orders rows by.")
+        str | None,
+        typer.Option("--cluster-by", metavar="A,B", help="Columns that a clustering of a log orders rows by."),
     ] = None,
     dedup_by: Annotated[
         str | None,
-        typer.Option(
-            "--dedup-by", metavar="A,B", help="Of rows of a log that are equal in these columns one survives."
-        ),
+        typer.Option("--dedup-by", metavar="A,B", help="Of rows of a log with equal values here, one survives."),
     ] = None,
     survivor: Annotated[
         str | None, typer.Option("--survivor", metavar="first|last", help="Which duplicate survives (default: first).")
@@ -86,13 +76,15 @@ def create(  # noqa: PLR0913  # one parameter for each option
     """
     call = invocation(context)
     if key is None and time is None:
-        raise InvalidRequest(
-            "Name the key (--key) or the time of a log (--time), one of the two; see silt create --help."
-        )
+        raise InvalidRequest("Name the key (--key) or the time of a log (--time); see silt create --help.")
     if [schema, like, source].count(None) != 2:  # noqa: PLR2004  # one of three
         raise InvalidRequest("Pass the columns as --schema DDL, --like FILE or --from FILE; one of the three.")
     with call.working(f"Loading {source} on Spark") if source is not None else call.open() as lake:
-        columns = schema if schema is not None else _inferred_columns(like or source)
+        columns: pa.Schema | str | None = schema
+        if file := like or source:
+            from siltstone.dataset.load.schema_inference import columns_of
+
+            columns = columns_of(file)
         made = lake.create(
             name,
             columns,
@@ -114,21 +106,11 @@ def create(  # noqa: PLR0913  # one parameter for each option
         if report is not None:
             rows = [[column["name"], column["type"], "yes" if column["nullable"] else "no"] for column in info.columns]
             render.write_table(["column", "type", "nullable"], rows)
-            if report.files_skipped:
-                render.write_line(
-                    "The file was loaded before and is left out; silt ingest --reload loads it once more."
-                )
-            else:
-                render.write_line(f"Loaded {render.counted(report.rows, 'row')}.")
+            before = "The file was loaded before and is left out; silt ingest --reload loads it once more."
+            render.write_line(before if report.files_skipped else f"Loaded {render.counted(report.rows, 'row')}.")
 
     loaded = {} if report is None else {"loaded": report.to_dict()}
     call.answer(info.to_dict() | loaded, people)
-
-
-def _inferred_columns(file: Path | None) -> "pa.Schema":
-    from siltstone.dataset.load.schema_inference import columns_of
-
-    return columns_of(file or Path())
 
 
 def _load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
@@ -174,7 +156,7 @@ def list_datasets(context: typer.Context) -> None:
         )
 
     call.answer([info.to_dict() for info in infos], people)
-    settle(
+    raise_failures(
         call, [named_error(info.broken_kind, info.broken, reason=info.broken_reason) for info in infos if info.broken]
     )
 
@@ -182,7 +164,7 @@ def list_datasets(context: typer.Context) -> None:
 def describe(context: typer.Context, name: Name) -> None:
     r"""Show a dataset's columns, key or time, subject and folder.
 
-    Also its fingerprint.
+    The output also has its fingerprint, by which datasets are compared.
 
     \b
     silt describe crm.sales.candidates
@@ -191,30 +173,30 @@ def describe(context: typer.Context, name: Name) -> None:
     with call.open() as lake:
         dataset = lake.dataset(name)
         info, path = dataset.info(), str(dataset.path)
-    call.answer({**info.to_dict(), "path": path}, lambda: _show_info(info, path))
+
+    def people() -> None:
+        render.write_facts(
+            {
+                "dataset": info.name,
+                "kind": info.kind,
+                "key": ", ".join(info.key) or None,
+                "time": info.time,
+                "subject": ", ".join(info.subject) or None,
+                "partition by": ", ".join(info.partition_by) or None,
+                "sort by": ", ".join(info.sort_by) or None,
+                "cluster by": ", ".join(info.cluster_by) or None,
+                "dedup by": f"{', '.join(info.dedup_by)}; the {info.survivor} survives" if info.dedup_by else None,
+                "fingerprint": info.fingerprint,
+                "created at": info.created_at,
+                "path": path,
+            }
+        )
+        _write_columns(info.columns)
+
+    call.answer({**info.to_dict(), "path": path}, people)
 
 
-def _show_info(info: "DatasetInfo", path: str) -> None:
-    render.write_facts(
-        {
-            "dataset": info.name,
-            "kind": info.kind,
-            "key": ", ".join(info.key) or None,
-            "time": info.time,
-            "subject": ", ".join(info.subject) or None,
-            "partition by": ", ".join(info.partition_by) or None,
-            "sort by": ", ".join(info.sort_by) or None,
-            "cluster by": ", ".join(info.cluster_by) or None,
-            "dedup by": f"{', '.join(info.dedup_by)}; the {info.survivor} survives" if info.dedup_by else None,
-            "fingerprint": info.fingerprint,
-            "created at": info.created_at,
-            "path": path,
-        }
-    )
-    write_columns(info.columns)
-
-
-def write_columns(columns: "list[dict[str, Any]]") -> None:
+def _write_columns(columns: "list[dict[str, Any]]") -> None:
     """Show columns. Properties that no column has are left out."""
     plain = [column | {"tags": ", ".join(column.get("tags", []))} for column in columns]
     extra = [name for name in ("default", "tags", "comment") if any(column.get(name) for column in plain)]
@@ -228,28 +210,30 @@ def alter(
     context: typer.Context,
     name: Name,
     *,
-    add: Annotated[str | None, typer.Option("--add", metavar="DDL", help="Columns to add, in Spark's words.")] = None,
+    add: Annotated[str | None, typer.Option("--add", metavar="DDL", help="Columns to add, as Spark's DDL.")] = None,
     default: Annotated[
         list[str] | None,
-        typer.Option("--default", metavar="COLUMN=VALUE", help="What older rows show in an added column."),
+        typer.Option(
+            "--default", metavar="COLUMN=VALUE", help="The value of older rows in an added column; may be repeated."
+        ),
     ] = None,
     widen: Annotated[
         list[str] | None, typer.Option("--widen", metavar="COLUMN=TYPE", help="A wider type; may be repeated.")
     ] = None,
     comment: Annotated[
-        list[str] | None, typer.Option("--comment", metavar="COLUMN=TEXT", help="A comment; no text takes it away.")
+        list[str] | None,
+        typer.Option("--comment", metavar="COLUMN=TEXT", help="A comment; without a text it is removed."),
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="COLUMN=A,B", help="The column's tags; none takes them away."),
+        typer.Option("--tag", metavar="COLUMN=A,B", help="The column's tags; without any they are removed."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
 ) -> None:
     r"""Add columns, widen types, comment and tag columns.
 
-    Readers and writers go on meanwhile. Files are not rewritten.
-
-    Types can be widened from an integer type to a longer one, and from float to double; not those of the key.
+    Readers and writers continue meanwhile. Files are not rewritten. Types can be widened from an integer type to a
+    longer one, and from float to double; not those of the key.
 
     \b
     silt alter crm.sales.candidates --add 'score BIGINT, source STRING' --default source=import
@@ -257,24 +241,21 @@ def alter(
     silt alter crm.sales.candidates --comment name='as it is in the passport' --tag name=pii,eu
     """
     call = invocation(context)
-    tags = {column: names_of(text) for column, text in _pairs(tag, "--tag").items()}
-    comments = {column: text or None for column, text in _pairs(comment, "--comment").items()}
     with call.open() as lake:
         report = lake.dataset(name).alter(
             add=add,
             widen=_pairs(widen, "--widen"),
-            comments=comments,
-            tags=tags,
+            comments={column: text or None for column, text in _pairs(comment, "--comment").items()},
+            tags={column: names_of(text) for column, text in _pairs(tag, "--tag").items()},
             defaults=_pairs(default, "--default"),
             dry_run=dry_run,
         )
 
     def people() -> None:
         verb = "would change" if dry_run else "changed"
-        render.write_line(
-            f"{name} {verb}: {'; '.join(report.changed)}." if report.changed else f"{name} is so already."
-        )
-        write_columns(report.columns)
+        changed = f"{verb}: {'; '.join(report.changed)}" if report.changed else "has all of that already"
+        render.write_line(f"{name} {changed}.")
+        _write_columns(report.columns)
 
     call.answer(report.to_dict(), people)
 
@@ -295,7 +276,7 @@ def drop(
     name: Name,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")] = False,
 ) -> None:
     r"""Drop a dataset and delete its files.
 
@@ -326,8 +307,10 @@ def _extent(lake: "Lake", name: str) -> tuple[int | None, int | None, str]:
         return None, None, f"{name}, which cannot be read ({str(broken).rstrip('.')})"
     rows = status.rows_in_base + status.backlog_rows
     size = status.base_bytes + status.backlog_bytes + status.unreferenced_bytes
-    return (
-        rows,
-        size,
-        f"{name}: {render.counted(rows, 'row')} in base and changes, {render.size(size)}, at {dataset.path}",
-    )
+    text = f"{name}: {render.counted(rows, 'row')} in base and changes, {render.size(size)}, at {dataset.path}"
+    return rows, size, text
+
+
+COMMANDS: Final[Commands] = {
+    DATASETS: {"create": create, "list": list_datasets, "describe": describe, "alter": alter, "drop": drop}
+}

@@ -15,7 +15,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, opened_log
+from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json
@@ -29,23 +29,20 @@ INDEX, BUILD, PARTITION, JOB, RUN = "index", "build request", "partition", "job"
 
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most N.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="PLACE", help="Go on behind a list: its next, which the JSON has.")
+    str | None, typer.Option("--after", metavar="PLACE", help="Continue after a list: the value of next in its JSON.")
 ]
 Builds = Annotated[
     list[str] | None, typer.Option("--build", metavar="ID", help="Of this build request; may be repeated.")
 ]
 Refs = Annotated[
-    list[str] | None, typer.Option("--partition", metavar="REF", help="About this partition; may be repeated.")
+    list[str] | None, typer.Option("--partition", metavar="REF", help="On this partition; may be repeated.")
 ]
 Globs = Annotated[
     list[str] | None,
-    typer.Option("--glob", metavar="GLOB", help="About partitions like this (* and ?); may be repeated."),
+    typer.Option("--glob", metavar="GLOB", help="On partitions that match (* and ?); may be repeated."),
 ]
 Jobs = Annotated[list[str] | None, typer.Option("--job", metavar="LABEL", help="Of this job; may be repeated.")]
 Runs = Annotated[list[str] | None, typer.Option("--run", metavar="ID", help="Of this job run; may be repeated.")]
-
-
-# ---- events ------------------------------------------------------------------------------------------------------
 
 
 def list_events(  # noqa: PLR0913  # one parameter for each filter
@@ -70,7 +67,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     """
     call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         page = opened.page(start, limit=limit, wanted=event_filter)
     data = {"events": [_plain(one) for one in page.events], "next_index": page.next_index, "has_more": page.has_more}
 
@@ -108,8 +105,8 @@ def _event_row(one: Indexed) -> list[Any]:
     event = one.event
     status = getattr(event.payload, "status", None)
     what = event.type.value if status is None else f"{event.type.value} {status.name}"
-    about = event.job_run_id or ", ".join(event.partition_refs)
-    return [one.index, _time(event.timestamp), event.build_request_id, what, about, event.message]
+    subject = event.job_run_id or ", ".join(event.partition_refs)
+    return [one.index, _time(event.timestamp), event.build_request_id, what, subject, event.message]
 
 
 def _time(nanoseconds: int) -> str:
@@ -129,7 +126,7 @@ def show(
     silt events show 00000000-0000-0000-0000-00000000002a --log sqlite:///builds.db
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         indexed = opened.event(event_id)
     data = _plain(indexed) | {"appended_at": indexed.appended_at}
     column = indexed.event.type.column
@@ -141,7 +138,7 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     context: typer.Context,
     *,
     last: Annotated[int, typer.Option("-n", metavar="N", help="The last N events.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with those that come, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Show new events, too, until Ctrl-C.")] = False,
     build: Builds = None,
     partition: Refs = None,
     glob: Globs = None,
@@ -161,7 +158,7 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     if last < 0:
         raise InvalidRequest(f"-n must be 0 or more, not {last}.")
     ends_it = (KeyboardInterrupt,) if follow else ()
-    with suppress(*ends_it), opened_log(log) as opened:
+    with suppress(*ends_it), open_event_log(log) as opened:
         next_index = _show_tail(call, opened, last, event_filter)
         while follow:  # until the command is interrupted
             render.flush()
@@ -192,15 +189,12 @@ def _write_tail(call: Invocation, events: Iterable[Indexed]) -> None:
             render.write_line("  ".join(render.cell(value) for value in _event_row(one)))
 
 
-# ---- states ------------------------------------------------------------------------------------------------------
-
-
 def builds(
     context: typer.Context,
     build: Annotated[str | None, typer.Argument(metavar="ID", help="One build request.")] = None,
     *,
     status: Annotated[
-        list[str] | None, typer.Option("--status", metavar="NAME", help="As FAILED; may be repeated.")
+        list[str] | None, typer.Option("--status", metavar="NAME", help="Such as FAILED; may be repeated.")
     ] = None,
     limit: Limit = 100,
     after: After = None,
@@ -214,16 +208,15 @@ def builds(
     silt events builds --log sqlite:///builds.db --status FAILED --status CANCELLED
     """
     call = invocation(context)
-    status_names = [name.upper() for name in status or ()]
-    unknown = [name for name in status_names if name not in BuildStatus.__members__]
-    if unknown:
-        raise InvalidRequest(f"There is no status {unknown[0]!r}; there are {', '.join(BuildStatus.__members__)}.")
-    with opened_log(log) as opened:
-        listed = (
-            Listed([opened.build(build)])
-            if build is not None
-            else opened.builds(limit=limit, statuses=[BuildStatus[name] for name in status_names], after=after)
-        )
+    try:
+        statuses = [BuildStatus[name.upper()] for name in status or ()]
+    except KeyError as error:
+        raise InvalidRequest(f"There is no status {error}; there are {', '.join(BuildStatus.__members__)}.") from error
+    with open_event_log(log) as opened:
+        if build is not None:
+            listed = Listed([opened.build(build)])
+        else:
+            listed = opened.builds(limit=limit, statuses=statuses, after=after)
     columns = [BUILD, "status", "asked for", "created", "updated", "message"]
     rows = [
         [
@@ -243,26 +236,24 @@ def partitions(
     context: typer.Context,
     ref: Annotated[str | None, typer.Argument(metavar="REF", help="One partition.")] = None,
     *,
-    glob: Annotated[str | None, typer.Option("--glob", metavar="GLOB", help="Those like this (* and ?).")] = None,
+    glob: Annotated[str | None, typer.Option("--glob", metavar="GLOB", help="Partitions that match (* and ?).")] = None,
     limit: Limit = 100,
     after: After = None,
     log: Log = None,
 ) -> None:
     r"""List partitions with their latest status, or show one.
 
-    Those that changed last come first. A single one is shown with the job that makes it.
+    Those that changed last come first. A single one is shown with the builds that make it now.
 
     \b
     silt events partitions --log sqlite:///builds.db --glob 'sales/2026-*'
     """
     call = invocation(context)
-    with opened_log(log) as opened:
-        listed = (
-            Listed([opened.partition(ref)])
-            if ref is not None
-            else opened.partitions(limit=limit, glob=glob, after=after)
-        )
-        active = opened.active_builds(ref) if ref is not None else []
+    with open_event_log(log) as opened:
+        if ref is not None:
+            listed, active = Listed([opened.partition(ref)]), opened.active_builds(ref)
+        else:
+            listed, active = opened.partitions(limit=limit, glob=glob, after=after), []
     columns = [PARTITION, "status", "good", "updated", BUILD, RUN, "message"]
     rows = [
         [
@@ -293,7 +284,7 @@ def _show_list(columns: list[str], rows: list[list[Any]], listed: Listed[Any]) -
     render.write_table(columns, rows)
     if listed.has_more:
         where = shlex.quote(listed.following or "")
-        render.write_note(f"There are more. Go on with --after {where}, or raise --limit.")
+        render.write_note(f"There are more. Continue with --after {where}, or raise --limit.")
 
 
 def jobs(
@@ -310,7 +301,7 @@ def jobs(
     silt events jobs --log sqlite:///builds.db --build b1
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         listed = opened.runs(limit=limit, build_request_id=build, after=after)
     columns = [RUN, JOB, "status", BUILD, "created", "updated", "message"]
     rows = [
@@ -335,7 +326,7 @@ def summary(context: typer.Context, *, log: Log = None) -> None:
     silt events summary --log sqlite:///builds.db
     """
     call = invocation(context)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         counts = opened.summary()
     rows = [
         [what, name, number]
@@ -352,7 +343,7 @@ def summary(context: typer.Context, *, log: Log = None) -> None:
 
 def export(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - is standard output.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is standard output.")] = "-",
     *,
     build: Builds = None,
     partition: Refs = None,
@@ -370,7 +361,7 @@ def export(
     """
     call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
-    with opened_log(log) as opened:
+    with open_event_log(log) as opened:
         if file == "-":
             for line in export_lines(opened, wanted=event_filter):
                 render.write_text(line)
@@ -391,18 +382,18 @@ def export(
 def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> None:
     r"""Report durations and failure rates of a Delta log, on Spark.
 
-    Also the slowest partitions.
+    The output also has the slowest partitions.
 
     \b
     silt events report --log delta:///data/events
     """
     call = invocation(context)
-    with opened_log(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
+    with open_event_log(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
         data = asdict(opened.report(session(Settings.load()), limit=limit))
 
     def people() -> None:
         for name, rows in data.items():
-            render.write_line(f"{name.capitalize()}")
+            render.write_line(name.capitalize())
             columns = list(rows[0]) if rows else ["nothing"]
             numbers = [column for column in columns if rows and isinstance(rows[0][column], int | float)]
             cells = [[f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in rows]

@@ -12,7 +12,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, opened_log
+from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
 from siltstone.clock import SystemClock
 from siltstone.errors import InvalidRequest, NotFound, Reason
 from siltstone.eventlog.event_json import read_event
@@ -28,10 +28,8 @@ def append(
 ) -> None:
     r"""Append events, all of them or none.
 
-    A log that does not exist is created.
-
-    An event without event_id or timestamp gets a new id and the current time. An event that is in the log is not
-    appended again.
+    A log that does not exist is created. An event without event_id or timestamp gets a new id and the current time. An
+    event that is in the log is not appended again.
 
     \b
     silt events append --log sqlite:///builds.db --event '{"build_request_id": "b1", "event_type": "build_request",
@@ -42,11 +40,12 @@ def append(
     if (file is None) == (event is None):
         raise InvalidRequest("Give a file of events or --event; not both.")
     lines: Iterable[str | bytes] = [event] if event is not None else _lines(str(file))
-    named = [
-        ("The event" if event is not None else f"Line {number}", line) for number, line in enumerate(lines, start=1)
-    ]
-    events = [read_event(_completed(line, where), where=where) for where, line in named if line.strip()]
-    with opened_log(log, create=True, writes="append events") as opened:
+    events = []
+    for number, line in enumerate(lines, start=1):
+        where = "The event" if event is not None else f"Line {number}"
+        if line.strip():
+            events.append(read_event(_with_defaults(line, where), where=where))
+    with open_event_log(log, create=True, writes="append events") as opened:
         appended = opened.append(*events)
     data = [
         {"index": one.index, "event_id": e.event_id, "is_new": one.is_new}
@@ -57,12 +56,11 @@ def append(
     call.answer(data, lambda: render.write_line(f"Appended {render.counted(new, 'event')}{repeated}."))
 
 
-def _completed(line: str | bytes, where: str) -> Any:  # noqa: ANN401
-    """Return an event with a new id and the current time where it has none."""
+def _with_defaults(line: str | bytes, where: str) -> Any:  # noqa: ANN401
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is not JSON: {error}", reason=Reason.NOT_JSON) from error
+        raise InvalidRequest(f"{where} is not JSON: {error}. Nothing was appended.", reason=Reason.NOT_JSON) from error
     if not isinstance(values, dict):
         return values
     clock = SystemClock()
@@ -86,7 +84,7 @@ def _lines(file: str) -> Iterator[bytes]:
 
 def import_events(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The output of silt events export; - is standard input.")],
     *,
     log: Log = None,
 ) -> None:
@@ -99,11 +97,7 @@ def import_events(
     silt events import --log delta:///data/events builds.ndjson
     """
     call = invocation(context)
-    with opened_log(log, create=True, writes="import events") as opened:
+    with open_event_log(log, create=True, writes="import events") as opened:
         done = import_lines(opened, _lines(file))
-    call.answer(
-        asdict(done),
-        lambda: render.write_line(
-            f"Read {render.counted(done.events, 'event')}, {render.number(done.new)} of them new."
-        ),
-    )
+    text = f"Read {render.counted(done.events, 'event')}, {render.number(done.new)} of them new."
+    call.answer(asdict(done), lambda: render.write_line(text))

@@ -8,7 +8,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, confirm, invocation
 from siltstone.cli.options import At, Name, OptionalName, Raw
-from siltstone.cli.registration import READ, add
+from siltstone.cli.registration import READ, Commands
 from siltstone.dataset.read.python_rows import python_rows
 from siltstone.errors import InvalidRequest
 
@@ -23,38 +23,26 @@ SHOWN: Final = 20
 """Default number of cycles and jobs to show."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "history", history, READ)
-    add(app, "changes", changes, READ)
-    add(app, "export", export, READ)
-
-
-# ---- history -----------------------------------------------------------------------------------------------------
-
-
 def history(
     context: typer.Context,
     name: OptionalName = None,
     *,
-    cycles: Annotated[
-        bool, typer.Option("--cycles", help="The lake's cycles of compaction; so is no name at all.")
-    ] = False,
-    jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of cycles, of the lake or the dataset.")] = False,
+    cycles: Annotated[bool, typer.Option("--cycles", help="Show compaction cycles (default without NAME).")] = False,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Show the jobs of cycles, of the lake or the dataset.")] = False,
     totals: Annotated[
-        bool, typer.Option("--totals", help="What all cycles have come to, by tier and kind of work, and by dataset.")
+        bool, typer.Option("--totals", help="Show sums over all cycles, by tier and kind of job, and by dataset.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="The newest N (default: 20 of cycles and jobs).")
+        int | None, typer.Option("--limit", metavar="N", help="The newest N (default: 20 cycles or jobs, all commits).")
     ] = None,
 ) -> None:
     r"""Show what was done to a dataset or by compaction.
 
-    Newest first, without Spark.
+    The newest comes first. No Spark is used.
 
-    For a dataset the output has its commits, and the process that made each. The log of `changes` stays for minutes,
-    that of `base` for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are
-    in the lake's journal, which is never shortened and has no rows.
+    For a dataset the output has its commits, and the process that made each. The log of changes is kept for minutes,
+    that of base for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's
+    journal, which is never shortened and holds no values of rows.
 
     \b
     silt history crm.sales.candidates --limit 20
@@ -82,11 +70,10 @@ def history(
             _answer_cycles(call, lake.history(_limit(limit)))
         else:
             entries = lake.dataset(name).history(limit)
-            call.answer([entry.to_dict() for entry in entries], lambda: _show_history(entries))
+            call.answer([entry.to_dict() for entry in entries], lambda: _show_commits(entries))
 
 
 def _limit(limit: int | None) -> int:
-    """Return the number of cycles or jobs to show."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"--limit must be at least 1, not {limit}.")
     return SHOWN if limit is None else limit
@@ -97,7 +84,7 @@ def _answer_cycles(call: Invocation, cycles: "list[CycleEntry]") -> None:
     rows: list[list[object]] = [
         [
             entry.cycle,
-            _moment(entry.began_at),
+            render.moment(entry.began_at),
             "" if entry.seconds is None else f"{entry.seconds:,.1f}",
             entry.status,
             entry.message,
@@ -119,7 +106,7 @@ def _answer_jobs(call: Invocation, records: "list[JobRecord]") -> None:
                 record.dataset,
                 record.period,
                 f"{data['status']}, recovered" if record.recovered else data["status"],
-                _moment(data["began_at"]),
+                render.moment(data["began_at"]),
                 f"{done.seconds:,.1f}" if record.ended_at else "",
                 f"{done.files_before:,} → {done.files_after:,}" if done.files_before or done.files_after else "",
                 f"{render.size(done.bytes_before)} → {render.size(done.bytes_after)}" if done.bytes_after else "",
@@ -135,36 +122,23 @@ def _answer_totals(call: Invocation, totals: "Totals", lake: "Lake", name: str |
     from siltstone.compaction.journal.totals import Statistics  # loaded with the journal's event log
 
     if name is not None:
-        statistics = totals.datasets.get(name)
-        if statistics is None:
-            lake.dataset(name)
-            statistics = Statistics()
-        shown = {name: statistics}
-        call.answer({"dataset": name, **statistics.to_dict()}, lambda: _show_table(*_statistics_table(shown)))
+        if name not in totals.datasets:
+            lake.dataset(name)  # NotFound for an unknown dataset
+        statistics = totals.datasets.get(name, Statistics())
+        call.answer({"dataset": name, **statistics.to_dict()}, lambda: _show_statistics({name: statistics}))
         return
     by_name = dict(sorted(totals.lanes.items())) | dict(sorted(totals.datasets.items())) | {"all": totals.all}
 
     def people() -> None:
-        _show_table(*_statistics_table(by_name))
+        _show_statistics(by_name)
         render.write_note(f"{render.counted(totals.cycles, 'cycle')}, {totals.cycles_failed} with failures.")
 
     call.answer(totals.to_dict(), people)
 
 
-def _statistics_table(by_name: "dict[str, Statistics]") -> tuple[list[str], list[list[object]]]:
-    columns = [
-        "of",
-        "jobs",
-        "failed",
-        "recovered",
-        "files",
-        "bytes",
-        "deleted",
-        "rows",
-        "seconds",
-        "longest wait",
-        "written per byte",
-    ]
+def _show_statistics(by_name: "dict[str, Statistics]") -> None:
+    columns = ["of", "jobs", "failed", "recovered", "files", "bytes", "deleted", "rows", "seconds"]
+    columns += ["longest wait", "written per byte"]
     rows: list[list[object]] = [
         [
             name,
@@ -181,21 +155,17 @@ def _statistics_table(by_name: "dict[str, Statistics]") -> tuple[list[str], list
         ]
         for name, one in by_name.items()
     ]
-    return columns, rows
+    _show_table(columns, rows, numbers=columns[1:])
 
 
-def _show_table(columns: list[str], rows: list[list[object]], *, numbers: list[str] | None = None) -> None:
-    if not rows:
+def _show_table(columns: list[str], rows: list[list[object]], *, numbers: list[str]) -> None:
+    if rows:
+        render.write_table(columns, rows, numbers=numbers)
+    else:
         render.write_line("Nothing to show yet: silt compact --cycle runs a cycle.")
-        return
-    render.write_table(columns, rows, numbers=columns[1:] if numbers is None else numbers)
 
 
-def _moment(at: str | None) -> str | None:
-    return render.moment(at) if at else None
-
-
-def _show_history(entries: "list[HistoryEntry]") -> None:
+def _show_commits(entries: "list[HistoryEntry]") -> None:
     columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who", "actor and reason"]
     rows: list[list[object]] = [
         [
@@ -246,9 +216,6 @@ def _who(entry: "HistoryEntry") -> str | None:
     return entry.who if entry.pid is None else f"{entry.who}, process {entry.pid}"
 
 
-# ---- changes -----------------------------------------------------------------------------------------------------
-
-
 def changes(
     context: typer.Context,
     name: Name,
@@ -260,10 +227,8 @@ def changes(
 ) -> None:
     r"""Show the changes above a sequence, in order.
 
-    Without Spark.
-
-    To follow a dataset, continue from the last _seq. If changes after that are no longer stored, the command fails
-    and names the first sequence that is: read the whole dataset again and continue from there.
+    No Spark is used. To follow a dataset, continue from the last _seq. If changes after that are no longer stored, the
+    command fails and names the first sequence that is: read the whole dataset again and continue from there.
 
     \b
     silt changes crm.sales.candidates --since 42
@@ -276,9 +241,6 @@ def changes(
     call.answer(rows, lambda: render.write_rows(table.column_names, [list(row.values()) for row in rows]))
 
 
-# ---- export ------------------------------------------------------------------------------------------------------
-
-
 def export(  # noqa: PLR0913  # the options of a command
     context: typer.Context,
     name: Name,
@@ -287,13 +249,13 @@ def export(  # noqa: PLR0913  # the options of a command
     format_name: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet, csv or delta.")] = "parquet",
     at: At = None,
     raw: Raw = False,
-    files: Annotated[int | None, typer.Option("--files", metavar="N", help="How many files to write.")] = None,
+    files: Annotated[int | None, typer.Option("--files", metavar="N", help="The number of files to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an export is replaced.")] = False,
 ) -> None:
     r"""Write the merged view into a folder outside the lake.
 
-    On Spark: whole, or not at all.
+    Spark writes all rows, or the folder does not appear.
 
     \b
     silt export crm.sales.candidates /exports/candidates
@@ -308,9 +270,8 @@ def export(  # noqa: PLR0913  # the options of a command
         with call.showing("Exporting on Spark", lake):
             done = dataset.export(target, format=format_name, at=at, raw=raw, files=files, overwrite=overwrite)
     written = f"{render.counted(done.rows, 'row')} in {render.counted(done.files, 'file')}, {render.size(done.bytes)}"
-    call.answer(
-        done.to_dict(),
-        lambda: render.write_line(
-            f"{done.dataset}: {written}, as of sequence {done.sequence}, to {done.path}, {render.seconds(done.seconds)}."
-        ),
-    )
+    text = f"{done.dataset}: {written}, as of sequence {done.sequence}, to {done.path}, {render.seconds(done.seconds)}."
+    call.answer(done.to_dict(), lambda: render.write_line(text))
+
+
+COMMANDS: Final[Commands] = {READ: {"history": history, "changes": changes, "export": export}}

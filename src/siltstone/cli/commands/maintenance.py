@@ -7,10 +7,10 @@ import typer
 
 import siltstone
 from siltstone.cli import render
-from siltstone.cli.context import Failures, Invocation, chosen, confirm, each, invocation, settle
-from siltstone.cli.job_output import recovered_line, report_text, result_text, skipped_line
+from siltstone.cli.context import Failures, Invocation, confirm, each, invocation, raise_failures, select_datasets
+from siltstone.cli.job_output import job_text, recovered_line, report_text, result_text, skipped_line
 from siltstone.cli.options import Name, OptionalName, names_of
-from siltstone.cli.registration import MAINTENANCE, add
+from siltstone.cli.registration import MAINTENANCE, Commands
 from siltstone.errors import InvalidRequest, SiltstoneError, Unavailable, named_error
 from siltstone.model.compaction_request import CompactionRequest, RequestKind
 
@@ -18,33 +18,19 @@ if TYPE_CHECKING:
     from siltstone.compaction.execution.report import CycleReport
     from siltstone.dataset.dataset import Dataset
     from siltstone.lake import Lake
-    from siltstone.model.reports import ClusterEstimate, FoldEstimate, VacuumReport
+    from siltstone.model.reports import ClusterEstimate
 
 All = Annotated[bool, typer.Option("--all", help="Every dataset of the lake.")]
 WITHOUT_SPARK: Final = frozenset({"squash", "vacuum"})
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "compact", compact, MAINTENANCE)
-    add(app, "cluster", cluster, MAINTENANCE)
-    add(app, "vacuum", vacuum, MAINTENANCE)
-
-
-def _write_json(name: str | None, reports: list[Any]) -> None:
+def _write_json(name: str | None, reports: list[dict[str, Any]]) -> None:
     """Write one report for one dataset, a list of them for all."""
-    _write_plain(name, [report.to_dict() for report in reports])
-
-
-def _write_plain(name: str | None, plain: list[dict[str, Any]]) -> None:
     if name is None:
-        render.write_json(plain)
-    elif plain:
-        render.write_json(plain[0])
-
-
-# ---- compact -----------------------------------------------------------------------------------------------------
+        render.write_json(reports)
+    elif reports:
+        render.write_json(reports[0])
 
 
 def compact(  # noqa: PLR0913  # one parameter for each way to compact
@@ -55,22 +41,20 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     purge: Annotated[
         bool, typer.Option("--purge", help="Also delete from disk whatever is no longer part of the dataset.")
     ] = False,
-    squash: Annotated[
-        bool, typer.Option("--squash", help="Only bring small files of changes together, without Spark.")
-    ] = False,
+    squash: Annotated[bool, typer.Option("--squash", help="Only merge small files of changes, without Spark.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a purge.")] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Show what a cycle would do now and what it would leave out, and why.")
+        bool, typer.Option("--plan", help="Show what a cycle would do now, and why it leaves out the rest.")
     ] = False,
     cycle: Annotated[bool, typer.Option("--cycle", help="Do what --plan shows.")] = False,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only", metavar="WORK", help="With --plan or --cycle: this tier or kind of work; may be repeated."
+            "--only", metavar="WORK", help="With --plan or --cycle: only this tier or kind of job; may be repeated."
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --plan or --cycle: also what is below its thresholds and too young.")
+        bool, typer.Option("--force", help="With --plan or --cycle: also jobs below their thresholds or too young.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -78,8 +62,8 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
 
     With nothing to fold it starts no Spark.
 
-    A purge also deletes history: older versions and tombstoned rows are gone from disk, for good.
-    A squash makes one file of changes out of many small ones; writers do that by themselves when there are 32.
+    A purge also deletes history: older versions and tombstoned rows are gone from disk, for good. A squash merges many
+    small files of changes into one; writers do that by themselves when there are 32.
 
     \b
     silt compact crm.sales.candidates --dry-run
@@ -102,12 +86,13 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     if squash and purge:
         raise InvalidRequest("--squash and --purge exclude each other.")
     with call.open(spark=not dry_run and not squash) as lake:
-        datasets, broken = chosen(lake, name, every=every)
+        datasets, broken = select_datasets(lake, name, every=every)
+        if dry_run and squash:
+            reports, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True).to_dict())
+            _show_reports(call, name, reports, _squash_line, [*(broken | failures).values()])
+            return
         if dry_run:
-            if squash:
-                _preview_squash(call, name, datasets, broken)
-            else:
-                _preview(call, name, datasets, broken, purge=purge)
+            _preview(call, name, datasets, broken, purge=purge)
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         if purge:
@@ -115,7 +100,8 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
         kind = RequestKind.SQUASH if squash else RequestKind.COMPACT
         request = CompactionRequest(kind=kind, names=which, purge=purge)
         done = _submit(call, lake, request, "Squashing" if squash else "Compacting on Spark")
-    _show_done(call, name, done, _squash_line if squash else _fold_line, broken)
+    line = _squash_line if squash else _fold_line
+    _show_reports(call, name, _reports(done), line, [*broken.values(), *_failures(done)])
 
 
 def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -130,7 +116,7 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
     for dataset, why in plan.unreadable.items():
         render.write_note(f"{dataset} cannot be read and is left out: {why}")
     if not plan.jobs and not plan.left_out:
-        render.write_line("Nothing to look at.")
+        render.write_line("There is nothing to plan.")
         return
     render.write_table(list(COLUMNS), [list(line) for line in plan.table()], numbers=["MB", "score"])
     render.write_note(
@@ -139,7 +125,6 @@ def _plan(call: Invocation, name: str | None, *, only: list[str] | None, force: 
 
 
 def _submit(call: Invocation, lake: "Lake", request: CompactionRequest, text: str) -> "CycleReport":
-    """Run a request, show progress meanwhile, and return its result."""
     with call.showing(text, lake, spark=request.kind not in WITHOUT_SPARK):
         done = lake.submit(request)
     if (recovered := done.recovery.summary()) and not call.as_json:
@@ -169,24 +154,23 @@ def _cycle_failures(done: "CycleReport") -> list[SiltstoneError]:
     return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
 
 
-def _show_done(
+def _show_reports(
     call: Invocation,
     name: str | None,
-    done: "CycleReport",
+    reports: list[dict[str, Any]],
     line: Callable[[Mapping[str, Any]], str],
-    broken: Failures,
+    failures: list[SiltstoneError],
 ) -> None:
     """Write one report for each dataset, then fail if there were errors."""
-    reports = _reports(done)
     if call.as_json:
-        _write_plain(name, reports)
+        _write_json(name, reports)
     else:
         for report in reports:
             if report.get("recovered"):  # the log has the counts of a job whose worker died before it reported
                 render.write_line(f"{report['dataset']}: {report_text(report)}; its worker died after the commit.")
             else:
                 render.write_line(line(report))
-    settle(call, [*broken.values(), *_failures(done)])
+    raise_failures(call, failures)
 
 
 def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force: bool) -> None:
@@ -203,11 +187,10 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
         render.write_json([one.to_dict() for one in done])
     else:
         for one in done:
-            where = f"{one.dataset} {one.period}".strip()
-            render.write_line(f"{one.lane} {where}: {result_text(one)}")
+            render.write_line(f"{job_text(one)}: {result_text(one)}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
     failed = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
-    settle(call, failed + _cycle_failures(done))
+    raise_failures(call, failed + _cycle_failures(done))
 
 
 def _fold_line(data: Mapping[str, Any]) -> str:
@@ -221,45 +204,43 @@ def _fold_line(data: Mapping[str, Any]) -> str:
             f"{render.counted(report.files_removed, 'file')} replaced by {report.files_added}, "
             f"{render.size(report.bytes_before)} → {render.size(report.bytes_after)}"
         )
-    purged = (
-        f"; purged {render.counted(report.files_deleted, 'file')}, {render.size(report.bytes_deleted)}"
-        if report.purged
-        else ""
-    )
-    return f"{text}{purged}, {render.seconds(report.seconds)}."
-
-
-def _preview_squash(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures) -> None:
-    """Show which files a squash would merge."""
-    done, failures = each(datasets, lambda dataset: dataset.squash(dry_run=True))
-    if call.as_json:
-        _write_json(name, done)
-    else:
-        for report in done:
-            render.write_line(_squash_line(report.to_dict()))
-    settle(call, (broken | failures).values())
+    if report.purged:
+        text += f"; purged {render.counted(report.files_deleted, 'file')}, {render.size(report.bytes_deleted)}"
+    return f"{text}, {render.seconds(report.seconds)}."
 
 
 def _squash_line(data: Mapping[str, Any]) -> str:
     report = siltstone.SquashReport(**data)
     if not report.files_removed:
         return f"{report.dataset}: no small files of changes to squash."
-    what = (
-        f"{report.dataset}: {render.counted(report.files_removed, 'file')}, {render.counted(report.rows_before, 'row')}"
-    )
+    files = f"{render.counted(report.files_removed, 'file')}, {render.counted(report.rows_before, 'row')}"
     if report.dry_run:
-        return f"{what} would become one file."
+        return f"{report.dataset}: {files} would become one file."
     after = f"{render.counted(report.rows_after, 'row')}, {render.size(report.bytes_after)}"
-    return f"{what}, {render.size(report.bytes_before)} became one file: {after}, {render.seconds(report.seconds)}."
+    became = f"{files}, {render.size(report.bytes_before)} became one file: {after}"
+    return f"{report.dataset}: {became}, {render.seconds(report.seconds)}."
 
 
 def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", broken: Failures, *, purge: bool) -> None:
     """Show the backlog and the most that a fold would rewrite. No Spark."""
     estimates, failures = each(datasets, lambda dataset: dataset.compact_estimate())
     if call.as_json:
-        _write_json(name, estimates)
+        _write_json(name, [estimate.to_dict() for estimate in estimates])
     elif estimates:
-        _show_estimates(estimates)
+        columns = ["dataset", "batches", "change rows", "change size"]
+        columns += ["files to rewrite at most", "size to rewrite at most"]
+        rows = [
+            [
+                one.dataset,
+                one.batches,
+                render.number(one.change_rows),
+                render.size(one.change_bytes),
+                f"{one.files_touched_at_most} of {one.base_files}",
+                f"{render.size(one.bytes_touched_at_most)} of {render.size(one.base_bytes)}",
+            ]
+            for one in estimates
+        ]
+        render.write_table(columns, rows, numbers=columns[1:])
         for estimate in estimates if purge else []:
             files = estimate.unreferenced_files + estimate.change_files + estimate.files_touched_at_most
             size = estimate.unreferenced_bytes + estimate.change_bytes + estimate.bytes_touched_at_most
@@ -267,33 +248,7 @@ def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", brok
                 f"{estimate.dataset}: a purge would delete at most {render.counted(files, 'file')}, {render.size(size)}, and the "
                 "history: no older version could be read any more."
             )
-    settle(call, (broken | failures).values())
-
-
-def _show_estimates(estimates: "list[FoldEstimate]") -> None:
-    columns = [
-        "dataset",
-        "batches",
-        "change rows",
-        "change size",
-        "files to rewrite at most",
-        "size to rewrite at most",
-    ]
-    rows = [
-        [
-            one.dataset,
-            one.batches,
-            render.number(one.change_rows),
-            render.size(one.change_bytes),
-            f"{one.files_touched_at_most} of {one.base_files}",
-            f"{render.size(one.bytes_touched_at_most)} of {render.size(one.base_bytes)}",
-        ]
-        for one in estimates
-    ]
-    render.write_table(columns, rows, numbers=columns[1:])
-
-
-# ---- cluster -----------------------------------------------------------------------------------------------------
+    raise_failures(call, (broken | failures).values())
 
 
 def cluster(
@@ -301,7 +256,7 @@ def cluster(
     name: Name,
     *,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="A,B", help="The columns; those of the dataset unless given.")
+        str | None, typer.Option("--by", metavar="A,B", help="The columns (default: those of the dataset).")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -330,11 +285,10 @@ def cluster(
         for one in done:
             render.write_line(f"{name} {one.period}: {result_text(one)}")
         render.write_note(f"{render.counted(len(reports), 'period')} clustered.")
-    settle(call, _failures(done))
+    raise_failures(call, _failures(done))
 
 
 def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
-    """Show what a clustering would rewrite. No Spark."""
     if call.as_json:
         render.write_json(estimate.to_dict())
         return
@@ -357,16 +311,14 @@ def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
     render.write_line(f"{estimate.dataset}: {text}.")
 
 
-# ---- vacuum ------------------------------------------------------------------------------------------------------
-
-
 def vacuum(
     context: typer.Context,
     name: OptionalName = None,
     *,
     every: All = False,
     retention_hours: Annotated[
-        float | None, typer.Option("--retention-hours", metavar="H", help="Keep what was removed later than this.")
+        float | None,
+        typer.Option("--retention-hours", metavar="H", help="Keep files that were removed in the last H hours."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -380,29 +332,29 @@ def vacuum(
     """
     call = invocation(context)
     with call.open() as lake:
-        datasets, broken = chosen(lake, name, every=every)
+        datasets, broken = select_datasets(lake, name, every=every)
         if dry_run:
-            reports, failures = each(datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True))
-            _show_vacuums(call, name, reports)
-            settle(call, (broken | failures).values())
+            reports, failures = each(
+                datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True).to_dict()
+            )
+            _show_reports(call, name, reports, _vacuum_preview, [*(broken | failures).values()])
             return
         which = tuple(str(dataset.name) for dataset in datasets)
         request = CompactionRequest(kind=RequestKind.VACUUM, names=which, retention_hours=retention_hours)
         done = _submit(call, lake, request, "Deleting files")
-    _show_done(call, name, done, _vacuum_line, broken)
+    _show_reports(call, name, _reports(done), _vacuum_line, [*broken.values(), *_failures(done)])
 
 
-def _show_vacuums(call: Invocation, name: str | None, reports: "list[VacuumReport]") -> None:
-    if call.as_json:
-        _write_json(name, reports)
-        return
-    for report in reports:
-        for file in report.files:
-            render.write_line(file)
-        render.write_line(_vacuum_line(report.to_dict()))
+def _vacuum_preview(report: Mapping[str, Any]) -> str:
+    for file in report["files"]:
+        render.write_line(file)
+    return _vacuum_line(report)
 
 
 def _vacuum_line(report: Mapping[str, Any]) -> str:
     verb = "would delete" if report["dry_run"] else "deleted"
     files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
     return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."
+
+
+COMMANDS: Final[Commands] = {MAINTENANCE: {"compact": compact, "cluster": cluster, "vacuum": vacuum}}

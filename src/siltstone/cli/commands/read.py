@@ -9,7 +9,7 @@ from siltstone.cli import render
 from siltstone.cli.context import invocation
 from siltstone.cli.input_parsing import read_keys, read_lines
 from siltstone.cli.options import At, KeysFile, Name, Raw
-from siltstone.cli.registration import READ, add
+from siltstone.cli.registration import READ, Commands
 from siltstone.dataset.read.python_rows import python_rows
 from siltstone.errors import InvalidRequest, NotFound
 
@@ -17,23 +17,17 @@ NAMED_KEYS: Final = 10
 """Most missing keys that are named. The rest is counted."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "head", head, READ)
-    add(app, "get", get, READ)
-
-
 def head(
     context: typer.Context,
     name: Name,
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", help="How many rows.")] = 10,
+    rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", help="The number of rows.")] = 10,
     raw: Raw = False,
     at: At = None,
 ) -> None:
     r"""Show the first rows of the merged view, now or in the past.
 
-    Without Spark.
+    No Spark is used.
 
     \b
     silt head crm.sales.candidates -n 3
@@ -61,9 +55,7 @@ def get(
 ) -> None:
     r"""Show the rows of some keys, in the order of the keys.
 
-    Without Spark.
-
-    Missing keys are named on standard error. If all keys are missing, the exit code is 3.
+    No Spark is used. Missing keys are named on standard error. If all keys are missing, the exit code is 3.
 
     \b
     silt get crm.sales.candidates CAND-000007 CAND-000009
@@ -93,3 +85,6 @@ def get(
     if missing and not call.as_json:
         more = f" and {len(missing) - NAMED_KEYS:,} more" if len(missing) > NAMED_KEYS else ""
         sys.stderr.write(f"Not found: {render.printable(', '.join(missing[:NAMED_KEYS]))}{more}.\n")
+
+
+COMMANDS: Final[Commands] = {READ: {"head": head, "get": get}}

@@ -1,37 +1,32 @@
 """The Spark servers that commands share, one for queries and one for jobs: spark start, spark stop, spark status."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import add
+from siltstone.cli.registration import GENERAL, Commands
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.spark.session import shares
 from siltstone.spark.shared_server import RunningServer, ServerRole, SharedSpark, all_server_folders
 
-Ui = Annotated[bool, typer.Option("--ui", help="With Spark's UI: its address.")]
 Jobs = Annotated[
     bool, typer.Option("--jobs", help="The server for jobs (loads, folds, exports, frames), not that for queries.")
 ]
 
 
-def register(group: typer.Typer) -> None:
-    """Add the commands of the group."""
-    add(group, "start", start)
-    add(group, "stop", stop)
-    add(group, "status", status)
-
-
-def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
+def start(
+    context: typer.Context,
+    *,
+    jobs: Jobs = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Start it with Spark's UI, and show the address.")] = False,
+) -> None:
     r"""Start the shared Spark server for queries or jobs.
 
-    No later command has to wait for its start.
-
-    It ends by itself when no process has used it for the setting spark_idle_minutes.
+    Later commands then do not wait for its start. It ends by itself after the setting spark_idle_minutes without use.
 
     \b
     silt spark start
@@ -45,21 +40,19 @@ def start(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None
         running = member.running
     if ui and running.ui is None:
         raise Conflict("The shared Spark server runs without a UI. Stop it with silt spark stop, then start it again.")
-    _show(call, shared, running, in_use=shared.in_use())
+    _show(call, shared, running)
 
 
 def stop(
     context: typer.Context,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Also if another process uses it.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Also those that run with other settings.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if another process uses one.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also servers that were started with other settings.")] = False,
 ) -> None:
     r"""Stop the shared Spark servers and wait until they are gone.
 
-    This stops the server for queries and the one for jobs.
-
-    It is refused while another process uses a server, unless forced. Work that runs there then fails and changes
-    nothing.
+    This stops the server for queries and the one for jobs. It is refused while another process uses one of them. With
+    --force, the work that runs there fails and changes nothing.
 
     \b
     silt spark stop
@@ -76,10 +69,15 @@ def stop(
     call.answer({"stopped": stopped}, lambda: render.write_line(text))
 
 
-def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> None:
-    r"""Show whether the shared Spark servers run.
+def status(
+    context: typer.Context,
+    *,
+    jobs: Jobs = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Show only the address of Spark's UI.")] = False,
+) -> None:
+    r"""Show whether a shared Spark server runs.
 
-    Since when, whether they are in use, and their logs.
+    The output has its start, whether it is in use, and the last lines of its log.
 
     \b
     silt spark status
@@ -97,7 +95,7 @@ def status(context: typer.Context, *, jobs: Jobs = False, ui: Ui = False) -> Non
     if ui and running is not None and not call.as_json:
         render.write_line(running.ui or "")
         return
-    _show(call, shared, running, in_use=shared.in_use())
+    _show(call, shared, running)
 
 
 def _settings(call: Invocation) -> Settings:
@@ -109,9 +107,19 @@ def _shared(call: Invocation, *, jobs: bool) -> SharedSpark:
     return SharedSpark(_settings(call), role=ServerRole.JOBS if jobs else ServerRole.QUERIES)
 
 
-def _show(call: Invocation, shared: SharedSpark, running: RunningServer | None, *, in_use: bool) -> None:
-    facts = _facts(shared, running, in_use=in_use)
-    words = shared.log_tail()
+def _show(call: Invocation, shared: SharedSpark, running: RunningServer | None) -> None:
+    facts: dict[str, Any] = {"running": running is not None, "role": shared.role}
+    if running is not None:
+        facts |= {
+            "address": running.address,
+            "pid": shared.daemon_pid(),
+            "started_at": running.started_at,
+            "uptime_seconds": shared.uptime_seconds(),
+            "idle_minutes": running.idle_minutes,
+            "in_use": shared.in_use(),
+            "ui": running.ui,
+        }
+    facts |= {"log": str(shared.log), "last_lines": shared.log_tail()}
 
     def people() -> None:
         if running is None:
@@ -119,39 +127,21 @@ def _show(call: Invocation, shared: SharedSpark, running: RunningServer | None, 
                 f"No shared Spark server for {shared.role} runs; the first command that needs it starts it."
             )
         else:
-            render.write_facts(_for_people(facts))
-        if words:
+            up = facts["uptime_seconds"] or 0
+            shown = {
+                "for": shared.role,
+                "address": running.address,
+                "daemon": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
+                "in use": "yes" if facts["in_use"] else f"no; ends when unused for {running.idle_minutes:g} minutes",
+                "log": facts["log"],
+            }
+            render.write_facts(shown | ({"Spark UI": running.ui} if running.ui else {}))
+        if facts["last_lines"]:
             render.write_line(f"Last lines of {shared.log}:")
-            for word in words:
-                render.write_line(f"  {word}")
+            for line in facts["last_lines"]:
+                render.write_line(f"  {line}")
 
-    call.answer(facts | {"last_lines": words}, people)
-
-
-def _facts(shared: SharedSpark, running: RunningServer | None, *, in_use: bool) -> dict[str, Any]:
-    if running is None:
-        return {"running": False, "role": shared.role, "log": str(shared.log)}
-    return {
-        "running": True,
-        "role": shared.role,
-        "address": running.address,
-        "pid": shared.daemon_pid(),
-        "started_at": running.started_at,
-        "uptime_seconds": shared.uptime_seconds(),
-        "idle_minutes": running.idle_minutes,
-        "in_use": in_use,
-        "ui": running.ui,
-        "log": str(shared.log),
-    }
+    call.answer(facts, people)
 
 
-def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
-    up, idle = facts["uptime_seconds"] or 0, facts["idle_minutes"]
-    shown = {
-        "for": facts["role"],
-        "address": facts["address"],
-        "daemon": f"process {facts['pid']}, for {up // 60} min {up % 60} s",
-        "in use": "yes" if facts["in_use"] else f"no; ends when unused for {idle:g} minutes",
-        "log": facts["log"],
-    }
-    return shown | ({"Spark UI": facts["ui"]} if facts["ui"] else {})
+COMMANDS: Final[Commands] = {GENERAL: {"start": start, "stop": stop, "status": status}}

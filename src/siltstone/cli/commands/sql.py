@@ -11,7 +11,7 @@ import typer
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
 from siltstone.cli.input_parsing import STANDARD_INPUT, read_parameter
-from siltstone.cli.registration import READ, add
+from siltstone.cli.registration import READ, Commands
 from siltstone.cli.result_files import print_rows, write_rows
 from siltstone.errors import InvalidRequest
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from siltstone.lake import Lake
-    from siltstone.query.result import QueryResult
     from siltstone.query.router import QueryPlanInfo
 
 
@@ -38,12 +37,9 @@ MAX_ROWS: Final = 100_000
 """Most rows that one call returns. Larger results are read as a stream."""
 SHORTEST_SECONDS: Final = 0.001
 """Shortest time limit of a stream, in seconds, if the call before it used up the limit. 0 would mean no limit."""
+FACTS: Final = ("row_count", "truncated", "engine", "reason", "seconds")
+"""What is shown of a result beside its rows."""
 ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "sql", sql, READ)
 
 
 def sql(  # noqa: PLR0913  # one parameter for each option
@@ -53,12 +49,12 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     params: Annotated[
         list[str] | None,
         typer.Option(
-            "--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE says its type. Repeatable."
+            "--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE sets its type. Repeatable."
         ),
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, hot (in memory) or spark.")] = "auto",
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show who would answer, why and how; ask nothing.")
+        bool, typer.Option("--explain", help="Show the engine that would answer, why, and its plan; run nothing.")
     ] = False,
     max_rows: Annotated[
         int | None,
@@ -73,7 +69,7 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="FORM", help="table, json, csv or parquet; by the ending of --out."),
+        typer.Option("--format", metavar="FORM", help="table, json, csv or parquet (default: by the ending of --out)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows to a file: .parquet, .csv or .json.")
@@ -82,13 +78,13 @@ def sql(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Run one SELECT over datasets by their three-part names.
 
-    It runs in memory where that gives the same answer, on Spark otherwise.
-
-    A table named __raw__NAME shows a dataset without its tombstones applied. Ctrl-C ends the query.
+    It runs in memory where that gives the same answer, on Spark otherwise. A table named __raw__NAME shows a dataset
+    without its tombstones applied. Ctrl-C ends the query.
 
     \b
     silt sql 'SELECT region, count(*) AS n FROM crm.sales.calls GROUP BY region'
-    silt sql 'SELECT * FROM crm.sales.calls WHERE at >= :since' --param since:timestamp=2026-11-01T00:00:00Z --out calls.parquet
+    silt sql 'SELECT * FROM crm.sales.calls WHERE at >= :since' --out calls.parquet \
+        --param since:timestamp=2026-11-01T00:00:00Z
     silt sql 'SELECT count(*) FROM crm.sales.__raw__candidates' --csv
     silt sql 'SELECT max(at) AS last FROM crm.sales.calls' --explain
     """
@@ -96,26 +92,30 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     chosen = _form(call, form, out, as_csv=as_csv)
     text = sys.stdin.read() if query == STANDARD_INPUT else query
     values = _values(params or [])
-    with call.open(spark=engine == "spark") as lake, call.showing("Asking", lake):
+    with call.open(spark=engine == "spark") as lake, call.showing("Querying", lake):
         if explain:
-            _show_plan(call, lake.explain_sql(text, params=values, engine=engine, timeout=timeout))
+            info = lake.explain_sql(text, params=values, engine=engine, timeout=timeout)
+            data = {"engine": info.engine, "reason": info.reason, "datasets": dict(info.datasets), "plan": info.plan}
+            call.answer(data, lambda: _show_plan(info))
             return
         if out is not None and out.resolve().is_relative_to(lake.path.resolve()):
-            raise InvalidRequest(f"{out} lies inside the lake, where no purge would find it. Name a file outside.")
+            raise InvalidRequest(f"{out} is inside the lake, where no purge deletes it. Name a file outside.")
         whole = max_rows is None and chosen is not Form.TABLE
         most = MAX_ROWS if whole else lake.settings.max_rows if max_rows is None else max_rows
         started = time.monotonic()
         result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)
-        facts = _facts(result)
+        facts = {name: getattr(result, name) for name in FACTS}
         if chosen is Form.TABLE:
             render.write_rows(result.columns, result.rows)
         elif whole and result.truncated:
             del result  # the stream has these rows, too
             reader = _all_rows(lake, text, values, engine, timeout, started=started)
             facts |= {"truncated": False, "engine": "spark", "reason": "There are more rows than one answer has."}
-            facts = _written(reader.schema, reader, out, chosen, lambda: facts | {"seconds": _since(started)})
+            facts = _write_result(
+                reader.schema, reader, out, chosen, lambda: facts | {"seconds": time.monotonic() - started}
+            )
         else:
-            facts = _written(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
+            facts = _write_result(result.table.schema, result.table.to_batches(), out, chosen, lambda: facts)
     _show_facts(call, facts, chosen, out)
 
 
@@ -125,19 +125,15 @@ def _all_rows(
     """Return all rows of a query with more rows than one call returns. `timeout` counts from `started`."""
     if engine == "hot":
         raise InvalidRequest(
-            f"The query has more than {MAX_ROWS:,} rows, which only Spark streams. Nothing was written. "
+            f"The query has more than {MAX_ROWS:,} rows, and only Spark streams them. Nothing was written. "
             "Use --engine auto, or take fewer rows with --max-rows or LIMIT."
         )
     limit = lake.settings.query_seconds if timeout is None else timeout
-    remaining = max(limit - _since(started), SHORTEST_SECONDS) if limit else 0.0
+    remaining = max(limit - (time.monotonic() - started), SHORTEST_SECONDS) if limit else 0.0
     return lake.stream_sql(text, params=values, timeout=remaining)
 
 
-def _since(started: float) -> float:
-    return time.monotonic() - started
-
-
-def _written(
+def _write_result(
     schema: "pa.Schema",
     batches: "Iterable[pa.RecordBatch]",
     out: Path | None,
@@ -153,7 +149,6 @@ def _written(
 
 
 def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool) -> Form:
-    """Return the output format of rows."""
     if as_csv and (call.as_json or form not in (None, Form.CSV)):
         raise InvalidRequest(f"--csv and {'--json' if call.as_json else f'--format {form}'} exclude each other.")
     try:
@@ -182,24 +177,9 @@ def _values(params: list[str]) -> dict[str, object]:
     return values
 
 
-def _show_plan(call: Invocation, info: "QueryPlanInfo") -> None:
-    data = {"engine": info.engine, "reason": info.reason, "datasets": dict(info.datasets), "plan": info.plan}
-
-    def people() -> None:
-        render.write_facts({"engine": info.engine, "reason": info.reason, **info.datasets})
-        render.write_text(f"\n{info.plan}")
-
-    call.answer(data, people)
-
-
-def _facts(result: "QueryResult") -> dict[str, Any]:
-    return {
-        "row_count": result.row_count,
-        "truncated": result.truncated,
-        "engine": result.engine,
-        "reason": result.reason,
-        "seconds": result.seconds,
-    }
+def _show_plan(info: "QueryPlanInfo") -> None:
+    render.write_facts({"engine": info.engine, "reason": info.reason, **info.datasets})
+    render.write_text(f"\n{info.plan}")
 
 
 def _show_facts(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None) -> None:
@@ -207,11 +187,14 @@ def _show_facts(call: Invocation, facts: dict[str, Any], form: Form, out: Path |
         render.write_json(facts | {"file": str(out)})
     elif not call.as_json and (out is not None or facts["truncated"] or form is Form.TABLE):
         where = f" to {out}" if out is not None else ""
-        why = f"{facts['engine']}, {render.seconds(facts['seconds'])}"
-        render.write_note(f"{render.counted(facts['row_count'], 'row')}{where} ({why})")
+        rows = render.counted(facts["row_count"], "row")
+        render.write_note(f"{rows}{where} ({facts['engine']}, {render.seconds(facts['seconds'])})")
         if facts["truncated"]:
             render.write_note(
                 "NOT ALL ROWS: the query has more. Choose how many with --max-rows N; --csv, --json and --out FILE write all."
             )
         if facts["engine"] == "spark" and facts["reason"] and sys.stderr.isatty():
             render.write_note(f"Spark: {facts['reason']}")
+
+
+COMMANDS: Final[Commands] = {READ: {"sql": sql}}

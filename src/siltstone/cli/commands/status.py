@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import chosen, each, invocation, settle
+from siltstone.cli.context import each, invocation, raise_failures, select_datasets
 from siltstone.cli.options import OptionalName
-from siltstone.cli.registration import DATASETS, add
+from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ SHOWN: Final = 5
 _SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "status", status, DATASETS)
-
-
 def status(context: typer.Context, name: OptionalName = None) -> None:
     r"""Show size, lag behind writes and last compaction of datasets.
 
@@ -36,19 +31,18 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
     """
     call = invocation(context)
     with call.open() as lake:
-        datasets, broken = chosen(lake, name, every=name is None)
+        datasets, broken = select_datasets(lake, name, every=name is None)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
         unregistered = lake.unregistered() if name is None else []
         failures = [*failed.values(), *(error for one in statuses for error in broken_files(one))]
         failures += [Corruption(one.described()) for one in unregistered]
+        journal = _JournalRecords()
         try:
-            journal = (
-                _JournalRecords(lake.totals(), lake.unfinished_jobs()) if lake.has_journal() else _JournalRecords()
-            )
+            if lake.has_journal():
+                journal = _JournalRecords(lake.totals(), lake.unfinished_jobs())
         except SiltstoneError as error:  # the datasets are still shown
             failures.append(error)
-            journal = _JournalRecords()
     if call.as_json:
         plain = [one.to_dict() | journal.of(one.dataset) | _SOUND for one in statuses]
         if name is not None:
@@ -74,7 +68,7 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
         _show_statuses(statuses, journal)
     elif statuses:
         _show_status(statuses[0], journal)
-    settle(call, failures)
+    raise_failures(call, failures)
 
 
 def broken_files(one: "Status") -> list[SiltstoneError]:
@@ -84,7 +78,7 @@ def broken_files(one: "Status") -> list[SiltstoneError]:
     """
     advice = {
         Corruption.kind: "Restore what is damaged from a copy.",
-        Unavailable.kind: "Mend that and try again; the files may be sound.",
+        Unavailable.kind: "Remove the cause and try again; the files may be sound.",
     }
     errors: list[SiltstoneError] = []
     for kind, next_step in advice.items():
@@ -107,18 +101,19 @@ class _JournalRecords:
 
     def of(self, dataset: str) -> dict[str, Any]:
         """Return the records on one dataset as plain data."""
-        one = self.totals.datasets.get(dataset) if self.totals is not None else None
+        totals = self.totals
+        statistics = totals.datasets.get(dataset) if totals is not None else None
         return {
-            "last_job": one.last_job if one else None,
-            "last_job_kind": one.last_lane if one else None,
-            "last_job_status": one.last_status if one else None,
-            "last_job_message": one.last_message if one else None,
-            "last_job_at": one.last_ended_at if one else None,
-            "jobs": one.jobs if one else 0,
-            "failures": one.failures if one else 0,
-            "last_cycle": self.totals.last_cycle if self.totals is not None else None,
-            "last_cycle_status": self.totals.last_cycle_status if self.totals is not None else None,
-            "last_cycle_at": self.totals.last_cycle_at if self.totals is not None else None,
+            "last_job": statistics.last_job if statistics else None,
+            "last_job_kind": statistics.last_lane if statistics else None,
+            "last_job_status": statistics.last_status if statistics else None,
+            "last_job_message": statistics.last_message if statistics else None,
+            "last_job_at": statistics.last_ended_at if statistics else None,
+            "jobs": statistics.jobs if statistics else 0,
+            "failures": statistics.failures if statistics else 0,
+            "last_cycle": totals.last_cycle if totals is not None else None,
+            "last_cycle_status": totals.last_cycle_status if totals is not None else None,
+            "last_cycle_at": totals.last_cycle_at if totals is not None else None,
         }
 
     def last_job(self, dataset: str) -> str | None:
@@ -127,7 +122,7 @@ class _JournalRecords:
         if not facts["last_job"]:
             return None
         failed = f"; {facts['failures']} of {facts['jobs'] + facts['failures']} failed" if facts["failures"] else ""
-        outcome = f"{facts['last_job_kind']} {facts['last_job_status']} at {_moment(facts['last_job_at'])}"
+        outcome = f"{facts['last_job_kind']} {facts['last_job_status']} at {render.moment(facts['last_job_at'])}"
         return f"{outcome}: {facts['last_job_message']}{failed}"
 
 
@@ -135,17 +130,8 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
     if not statuses:
         render.write_line("No datasets to show.")
         return
-    columns = [
-        "dataset",
-        "base rows",
-        "base files",
-        "base size",
-        "backlog rows",
-        "batches",
-        "since",
-        "unreferenced",
-        "last job",
-    ]
+    columns = ["dataset", "base rows", "base files", "base size", "backlog rows", "batches", "since", "unreferenced"]
+    columns.append("last job")
     rows = [
         [
             one.dataset,
@@ -154,7 +140,7 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
             render.size(one.base_bytes),
             render.number(one.backlog_rows),
             one.backlog_batches,
-            _moment(one.oldest_unfolded_at),
+            render.moment(one.oldest_unfolded_at),
             render.size(one.unreferenced_bytes),
             journal.last_job(one.dataset),
         ]
@@ -164,31 +150,36 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
     totals, unfinished = journal.totals, journal.unfinished
     if totals is not None and totals.last_cycle is not None:
         failed = f" {totals.cycles_failed} of {totals.cycles} cycles had failures." if totals.cycles_failed else ""
-        render.write_note(f"The last cycle {totals.last_cycle_status} at {_moment(totals.last_cycle_at)}.{failed}")
+        render.write_note(
+            f"The last cycle {totals.last_cycle_status} at {render.moment(totals.last_cycle_at)}.{failed}"
+        )
     for job in unfinished.running if unfinished is not None else ():
         render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
     for problem in unfinished.problems if unfinished is not None else ():
         render.write_note(f"Cannot be read: {problem.what}: {problem.error}")
 
 
-def _moment(at: str | None) -> str:
-    return render.moment(at or "")
-
-
 def _show_status(one: "Status", journal: _JournalRecords) -> None:
     base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
-    backlog = f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}"
+    backlog, fold, staleness = "none", "has nothing to do", "base is up to date"
+    if one.backlog_rows:
+        files = f"{render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
+        backlog = (
+            f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}, {files}"
+        )
+        rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
+        relief = f"takes {render.counted(one.backlog_files, 'change file')} out of every read"
+        fold = f"rewrites at most {rewrites}; {relief}"
+    if one.oldest_unfolded_at:
+        lag = render.seconds(one.stale_seconds)
+        staleness = f"base lags {lag} behind, since {render.moment(one.oldest_unfolded_at)}"
     render.write_facts(
         {
             "dataset": one.dataset,
             "base": f"{base}, {render.size(one.base_bytes)}",
-            "backlog": f"{backlog}, {render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
-            if one.backlog_rows
-            else "none",
-            "staleness": f"base lags {render.seconds(one.stale_seconds)} behind, since {_moment(one.oldest_unfolded_at)}"
-            if one.oldest_unfolded_at
-            else "base is up to date",
-            "a fold": _fold_text(one),
+            "backlog": backlog,
+            "staleness": staleness,
+            "a fold": fold,
             "sequence": f"{one.sequence}, folded up to {one.watermark}",
             "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
             "last job": journal.last_job(one.dataset) or "none yet",
@@ -196,8 +187,4 @@ def _show_status(one: "Status", journal: _JournalRecords) -> None:
     )
 
 
-def _fold_text(one: "Status") -> str:
-    if not one.backlog_rows:
-        return "has nothing to do"
-    rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
-    return f"rewrites at most {rewrites}; takes {render.counted(one.backlog_files, 'change file')} out of every read"
+COMMANDS: Final[Commands] = {DATASETS: {"status": status}}

@@ -1,22 +1,22 @@
 """Checks of the installation and the lake, and the tour: doctor, demo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation, invocation
-from siltstone.cli.registration import SYSTEM, add
+from siltstone.cli.registration import SYSTEM, Commands
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, SiltstoneError
 from siltstone.model.roles import check_may_write
 
+if TYPE_CHECKING:
+    from siltstone.lake import Lake
+    from siltstone.maintenance.repair import Damage
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "doctor", doctor, SYSTEM)
-    add(app, "demo", demo, SYSTEM)
+REPAIRED: Final = "repaired"
 
 
 def doctor(
@@ -33,9 +33,7 @@ def doctor(
 ) -> None:
     r"""Check Python, packages, Java, the Delta jars and the lake.
 
-    Also the lake's disk.
-
-    Starts no JVM and downloads nothing. Exits 1 if a check fails, or if a damage is left.
+    It starts no JVM and downloads nothing. The exit code is 1 if a check fails, or if a damage is not repaired.
 
     \b
     silt doctor --lake /data/lake
@@ -53,11 +51,9 @@ def doctor(
     checks = run_checks(call.lake_path, open_lake=call.open)
     good = all(check.verdict is not Verdict.FAILED for check in checks)
 
-    def people() -> None:
-        render.write_table(["check", "", "found"], [[c.name, c.verdict.value, c.found] for c in checks])
-
     plain = [{"name": c.name, "verdict": c.verdict.value, "found": c.found} for c in checks]
-    call.answer({"ok": good, "checks": plain}, people)
+    rows = [list(check.values()) for check in plain]
+    call.answer({"ok": good, "checks": plain}, lambda: render.write_table(["check", "", "found"], rows))
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
 
@@ -73,47 +69,51 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
         if not damages:
             lake.require_exists()
         chosen = [one for one in damages if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
-        outcome: dict[int, str] = {}
-        repaired: set[int] = set()
-        for one in chosen if yes else []:
-            try:
-                lake.repair(one, drop_missing=drop_missing)
-                outcome[id(one)] = "repaired"
-                repaired.add(id(one))
-            except SiltstoneError as error:
-                outcome[id(one)] = f"failed: {error}"
-    for one in damages:
-        left = "only with --drop-missing" if one.repairable else "needs a person"
-        outcome.setdefault(id(one), "would be repaired" if one in chosen else left)
-    good = all(id(one) in repaired for one in damages)
+        states: list[str] = []
+        for one in damages:
+            state = "only with --drop-missing" if one.repairable else "needs a person"
+            if one in chosen:
+                state = _repair_one(lake, one, drop_missing=drop_missing) if yes else "would be repaired"
+            states.append(state)
+    good = all(state == REPAIRED for state in states)
 
     def people() -> None:
         if not damages:
             render.write_line("No damage was found.")
             return
-        rows = [[one.subject, one.kind.value, one.found, one.remedy, outcome[id(one)]] for one in damages]
+        rows = [
+            [one.subject, one.kind.value, one.found, one.remedy, state]
+            for one, state in zip(damages, states, strict=True)
+        ]
         render.write_table(["what", "damage", "found", "repair", "state"], rows)
         if chosen and not yes:
             render.write_note("Nothing was changed. Pass --yes to repair what would be repaired.")
 
-    plain = [one.to_dict() | {"state": outcome[id(one)]} for one in damages]
+    plain = [one.to_dict() | {"state": state} for one, state in zip(damages, states, strict=True)]
     call.answer({"ok": good, "dry_run": not yes, "damages": plain}, people)
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
 
 
+def _repair_one(lake: "Lake", damage: "Damage", *, drop_missing: bool) -> str:
+    try:
+        lake.repair(damage, drop_missing=drop_missing)
+    except SiltstoneError as error:
+        return f"failed: {error}"
+    return REPAIRED
+
+
 def demo(
     context: typer.Context,
     *,
-    candidates: Annotated[int, typer.Option("--candidates", metavar="N", help="How many candidates.")] = 100_000,
-    calls: Annotated[int, typer.Option("--calls", metavar="N", help="How many calls.")] = 1_000_000,
+    candidates: Annotated[int, typer.Option("--candidates", metavar="N", help="The number of candidates.")] = 100_000,
+    calls: Annotated[int, typer.Option("--calls", metavar="N", help="The number of calls.")] = 1_000_000,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="PATH", help="Keep the lake here.")] = None,
 ) -> None:
     r"""Run a tour on generated data, from load to proven erasure.
 
-    Load, upsert, tombstone, query, fold, purge, reopen, and prove what is gone.
-
-    Works in a temporary folder; exits 1 if one of its claims does not hold.
+    It loads, upserts, tombstones, queries, folds, purges, opens the lake in a new process, and proves what is gone. It
+    works in a temporary folder. The exit code is 1 if one of its claims does not hold.
 
     \b
     silt demo
@@ -124,3 +124,6 @@ def demo(
     check_may_write(Settings.load().role, doing="run the demo")
     if not run_demo(invocation(context), candidates=candidates, calls=calls, keep=keep):
         raise typer.Exit(SiltstoneError.exit_code)
+
+
+COMMANDS: Final[Commands] = {SYSTEM: {"doctor": doctor, "demo": demo}}

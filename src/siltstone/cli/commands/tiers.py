@@ -1,20 +1,15 @@
 """Tiers, the roll-up rules for periods of logs, of the lake and of one dataset: tiers."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import invocation
 from siltstone.cli.options import OptionalName
-from siltstone.cli.registration import MAINTENANCE, add
+from siltstone.cli.registration import MAINTENANCE, Commands
 from siltstone.errors import InvalidRequest
 from siltstone.model.tiers import Tier, age_text, exact_size_text, tiers_from_text
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "tiers", tiers, MAINTENANCE)
 
 
 def tiers(
@@ -25,7 +20,7 @@ def tiers(
         list[str] | None,
         typer.Option("--set", metavar="TIER.FIELD=VALUE", help="Change a field for this dataset; may be repeated."),
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Forget what was changed for this dataset before.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Undo earlier changes for this dataset.")] = False,
 ) -> None:
     r"""Show the tiers of the lake or of a log; change a log's.
 
@@ -39,9 +34,7 @@ def tiers(
     """
     call = invocation(context)
     if name is None and (changes or reset):
-        raise InvalidRequest(
-            "Name the dataset whose tiers to change; those of the lake are in its settings (silt.toml)."
-        )
+        raise InvalidRequest("Name the dataset whose tiers to change. Those of the lake are in its silt.toml.")
     with call.open() as lake:
         if name is None:
             shown = tiers_from_text(lake.settings.tiers)
@@ -73,3 +66,6 @@ def _show(name: str | None, shown: tuple[Tier, ...]) -> None:
         for tier in shown
     ]
     render.write_table(columns, rows, numbers=["files", "target", "files a job"])
+
+
+COMMANDS: Final[Commands] = {MAINTENANCE: {"tiers": tiers}}

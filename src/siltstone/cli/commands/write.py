@@ -1,7 +1,7 @@
 """Writes of rows: upsert, update, append, tombstone, tombstones, ingest."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -9,29 +9,20 @@ from siltstone.cli import render
 from siltstone.cli.context import Invocation, confirm, invocation
 from siltstone.cli.input_parsing import read_keys, read_lines, read_rows, read_subjects
 from siltstone.cli.options import KeysFile, Name, Rows, RowsFile
-from siltstone.cli.registration import WRITE, add
+from siltstone.cli.registration import WRITE, Commands
 from siltstone.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from siltstone.model.reports import LoadReport, TombstoneAck
+    from siltstone.model.reports import TombstoneAck
 
 Producer = Annotated[
-    str | None, typer.Option("--producer", metavar="ID", help="Who writes; with --sequence, only once.")
+    str | None,
+    typer.Option("--producer", metavar="ID", help="The name of the writer; with --sequence, for exactly one write."),
 ]
 Sequence = Annotated[
     int | None,
     typer.Option("--sequence", metavar="N", help="The producer's number of this write: its last one plus 1."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    add(app, "upsert", upsert, WRITE)
-    add(app, "update", update, WRITE)
-    add(app, "append", append, WRITE)
-    add(app, "tombstone", tombstone, WRITE)
-    add(app, "tombstones", tombstones, WRITE)
-    add(app, "ingest", ingest, WRITE)
 
 
 def upsert(
@@ -42,7 +33,7 @@ def upsert(
     row: Rows = None,
     order_by: Annotated[
         str | None,
-        typer.Option("--order-by", metavar="A,B", help="Of rows with one key write the last by these columns."),
+        typer.Option("--order-by", metavar="A,B", help="Of rows with the same key write the last by these columns."),
     ] = None,
     producer: Producer = None,
     sequence: Sequence = None,
@@ -62,16 +53,12 @@ def upsert(
         rows = read_rows(file, row or [])
         ack = dataset.upsert(rows, order_by=_names(order_by), producer=producer, sequence=sequence)
 
-    def people() -> None:
-        if ack.applied:
-            render.write_line(f"Wrote {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}.")
-        else:
-            render.write_line(_written_before(producer, sequence))
-
-    call.answer(ack.to_dict(), people)
+    done = f"Wrote {render.counted(ack.rows, 'row')} to {name}, sequence {ack.sequence}."
+    shown = done if ack.applied else _duplicate_text(producer, sequence)
+    call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
-def _written_before(producer: str | None, sequence: int | None) -> str:
+def _duplicate_text(producer: str | None, sequence: int | None) -> str:
     return f"Producer {producer} had written sequence {sequence} before; nothing was written again."
 
 
@@ -82,16 +69,16 @@ def update(
     *,
     row: Rows = None,
     missing: Annotated[
-        str, typer.Option("--missing", metavar="error|insert", help="What a key that no row has does.")
+        str,
+        typer.Option("--missing", metavar="error|insert", help="On a key without a row: fail, or insert a new row."),
     ] = "error",
     producer: Producer = None,
     sequence: Sequence = None,
 ) -> None:
     r"""Change some columns of rows by key.
 
-    Columns that a row leaves out keep their values; null sets a column to null.
-
-    Concurrent updates of one row do not lose each other's columns.
+    Columns that a row leaves out keep their values; null sets a column to null. Concurrent updates of one row do not
+    lose each other's columns.
 
     \b
     silt update crm.sales.candidates --row '{"candidate_id": "CAND-000007", "score": 0.5}'
@@ -103,7 +90,7 @@ def update(
         rows = read_rows(file, row or [])
         ack = dataset.update(rows, missing=missing, producer=producer, sequence=sequence)
     done = f"Updated {render.counted(ack.rows, 'row')} of {name}, sequence {ack.sequence}."
-    shown = done if ack.applied else _written_before(producer, sequence)
+    shown = done if ack.applied else _duplicate_text(producer, sequence)
     call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
@@ -126,9 +113,8 @@ def append(
 ) -> None:
     r"""Append rows to a log.
 
-    The command returns when they are durable.
-
-    With --on-bad-row skip, bad rows are named on standard error and the others are written.
+    The command returns when they are durable. With --on-bad-row skip, bad rows are named on standard error and the
+    others are written.
 
     \b
     silt append web.eu.clicks --row '{"at": "2026-11-15T14:03:00Z", "visitor": "V-7", "page": "/"}'
@@ -147,7 +133,7 @@ def append(
         elif not ack.rows:
             render.write_line("Every row was refused; nothing was written.")
         else:
-            render.write_line(_written_before(producer, sequence))
+            render.write_line(_duplicate_text(producer, sequence))
         for refused in ack.refused:
             render.write_note(f"Row {refused.row} was refused: {refused.reason}")
 
@@ -164,10 +150,12 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     *,
     file: KeysFile = None,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="A condition instead of keys, answered on Spark.")
+        str | None, typer.Option("--where", metavar="SQL", help="A condition instead of keys; Spark finds the rows.")
     ] = None,
-    actor: Annotated[str | None, typer.Option("--actor", metavar="WHO", help="Who asked for it.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="WHY", help="Why.")] = None,
+    actor: Annotated[
+        str | None, typer.Option("--actor", metavar="WHO", help="Who requested it, for the audit record.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="WHY", help="Why, for the audit record.")] = None,
     producer: Producer = None,
     sequence: Sequence = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a condition hides rows.")] = False,
@@ -193,20 +181,14 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
     """
     call = invocation(context)
+    options: dict[str, Any] = {"actor": actor, "reason": reason, "producer": producer, "sequence": sequence}
     if where is not None:
         if keys or file is not None:
             raise InvalidRequest("Name keys or a condition (--where), one of the two. Nothing was written.")
-        _hide_matching(
-            call,
-            name,
-            where,
-            {"actor": actor, "reason": reason, "producer": producer, "sequence": sequence},
-            yes=yes,
-            dry_run=dry_run,
-        )
+        _hide_matching(call, name, where, options, yes=yes, dry_run=dry_run)
         return
     if dry_run:
-        raise InvalidRequest("--dry-run counts what --where would hide; keys are counted by their number.")
+        raise InvalidRequest("--dry-run goes with --where. Nothing was written.")
     with call.open() as lake:
         dataset = lake.dataset(name)
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
@@ -214,13 +196,12 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
             raise InvalidRequest("Name at least one key, or a --file with keys. Nothing was written.")
         read = read_subjects if dataset.spec.is_log else read_keys
         values = read(texts, dataset.schema, dataset.spec.found_by)
-        ack = dataset.tombstone(values, actor=actor, reason=reason, producer=producer, sequence=sequence)
-    shown = _hidden_text(name, ack) if ack.applied else _written_before(producer, sequence)
+        ack = dataset.tombstone(values, **options)
+    shown = _hidden_text(name, ack) if ack.applied else _duplicate_text(producer, sequence)
     call.answer(ack.to_dict(), lambda: render.write_line(shown))
 
 
 def _hidden_text(name: str, ack: "TombstoneAck") -> str:
-    """Return the result of tombstones by key or subject as text."""
     keys = render.counted(ack.rows, "tombstone")
     if ack.rows_matched is None:
         return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
@@ -232,7 +213,6 @@ def _hidden_text(name: str, ack: "TombstoneAck") -> str:
 def _hide_matching(
     call: Invocation, name: str, where: str, options: dict[str, Any], *, yes: bool, dry_run: bool
 ) -> None:
-    """Count the matching rows, ask for confirmation, and tombstone them."""
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if dry_run or not yes:
@@ -278,22 +258,28 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
     *,
     file_format: Annotated[
         str | None,
-        typer.Option("--format", metavar="FORMAT", help="parquet, csv, json or ndjson, if the names do not tell."),
+        typer.Option(
+            "--format", metavar="FORMAT", help="parquet, csv, json or ndjson, if the file names do not show it."
+        ),
     ] = None,
     order_by: Annotated[
         str | None,
-        typer.Option("--order-by", metavar="A,B", help="Of rows with one key keep the last by these columns."),
+        typer.Option("--order-by", metavar="A,B", help="Of rows with the same key keep the last by these columns."),
     ] = None,
     quarantine: Annotated[
         str | None,
-        typer.Option("--quarantine", metavar="FOLDER", help="Put bad files and rows aside there, and load the rest."),
+        typer.Option("--quarantine", metavar="FOLDER", help="Copy bad files and rows there, and load the rest."),
     ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Load files that were loaded before, too.")] = False,
     delimiter: Annotated[
-        str | None, typer.Option("--delimiter", metavar="C", help="CSV: between fields, or tab; default: a comma.")
+        str | None,
+        typer.Option("--delimiter", metavar="C", help="CSV: the character between fields, or tab; default: a comma."),
     ] = None,
     quote: Annotated[
-        str | None, typer.Option("--quote", metavar="C", help="CSV: around fields, or none; default: double quotes.")
+        str | None,
+        typer.Option(
+            "--quote", metavar="C", help="CSV: the character around fields, or none; default: the double quote."
+        ),
     ] = None,
     encoding: Annotated[
         str | None, typer.Option("--encoding", metavar="NAME", help="CSV: such as latin-1; default: utf-8.")
@@ -334,9 +320,9 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         int | None, typer.Option("--partitions", metavar="N", help="Number of parts that are read (default: 8).")
     ] = None,
 ) -> None:
-    r"""Load files on Spark.
+    r"""Load files or a database's table, on Spark.
 
-    Files go directly to base while the dataset is empty, otherwise they become one batch of changes.
+    Rows go directly to base while the dataset is empty; otherwise they become one batch of changes.
 
     \b
     silt ingest crm.sales.calls calls/*.parquet
@@ -366,11 +352,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         "timestamp_format": timestamp_format,
         "decimal_comma": decimal_comma or None,
     }
-    csv_options = {
-        "--no-header" if name == "header" else f"--{name.replace('_', '-')}": value for name, value in csv.items()
-    }
-    files_only = {"--format": file_format, "--reload": reload or None, **csv_options}
-    _check_source(paths, jdbc, database=database, files_only=files_only)
+    _check_source(paths, jdbc, database=database, files_only={"format": file_format, "reload": reload or None, **csv})
     with call.working(f"Loading into {name} on Spark") as lake:
         dataset = lake.dataset(name)
         if jdbc is not None:
@@ -381,7 +363,12 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
             )
 
     def people() -> None:
-        _show_not_loaded(report)
+        if report.files_skipped:
+            render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
+        if report.quarantine:
+            files = render.counted(report.files_quarantined, "file")
+            rows = render.counted(report.rows_quarantined, "row")
+            render.write_line(f"Quarantined {files} and {rows} in {report.quarantine}.")
         if not report.files:
             render.write_line(f"Nothing new to load into {name}; --reload loads the same files once more.")
             return
@@ -391,16 +378,6 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         render.write_line(f"Loaded {rows} into {name} ({where}): {files}, {render.seconds(report.seconds)}.")
 
     call.answer(report.to_dict(), people)
-
-
-def _show_not_loaded(report: "LoadReport") -> None:
-    """Show what was not loaded, and where it is."""
-    if report.files_skipped:
-        render.write_line(f"{render.counted(report.files_skipped, 'file')} loaded before, left out.")
-    if report.quarantine:
-        files = render.counted(report.files_quarantined, "file")
-        rows = render.counted(report.rows_quarantined, "row")
-        render.write_line(f"Put aside {files} and {rows} in {report.quarantine}.")
 
 
 def _password(variable: str | None) -> str | None:
@@ -415,15 +392,27 @@ def _password(variable: str | None) -> str | None:
 def _check_source(
     paths: list[str] | None, jdbc: str | None, *, database: dict[str, Any], files_only: dict[str, Any]
 ) -> None:
-    """Refuse a call without a source, or with two."""
     if bool(paths) == (jdbc is not None):
         raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
-    if jdbc is None and (passed := [option for option, value in database.items() if value is not None]):
-        raise InvalidRequest(f"--{passed[0].replace('_', '-')} goes with --jdbc. Nothing was loaded.")
-    if jdbc is not None and (passed := [option for option, value in files_only.items() if value is not None]):
-        raise InvalidRequest(f"{passed[0]} goes with files, not with --jdbc. Nothing was loaded.")
+    unfit = database if jdbc is None else files_only
+    for name, value in unfit.items():
+        if value is not None:
+            option = {"header": "--no-header", "password": "--password-env"}.get(name, f"--{name.replace('_', '-')}")
+            wanted = "goes with --jdbc" if jdbc is None else "goes with files, not with --jdbc"
+            raise InvalidRequest(f"{option} {wanted}. Nothing was loaded.")
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Parse names of columns; None if there are none."""
     return [column.strip() for column in text.split(",")] if text else None
+
+
+COMMANDS: Final[Commands] = {
+    WRITE: {
+        "upsert": upsert,
+        "update": update,
+        "append": append,
+        "tombstone": tombstone,
+        "tombstones": tombstones,
+        "ingest": ingest,
+    }
+}
