@@ -8,21 +8,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.events import Subscriber
+from siltstone.compaction.execution.events import CompactionEvent, Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.lake_components import LakeComponents
+from siltstone.compactor.service import CompactorService
 from siltstone.config import JobPlace, Settings
 from siltstone.coordination.state_files import STATUS
 from siltstone.lake import Lake
 from siltstone.maintenance.service import MaintenanceService
-from siltstone.model.compaction_request import Selection
-from tests.support.internals import components_of, replace_maintenance, state_files_of
+from siltstone.model.compaction_request import CompactionRequest, RequestKind, Selection
+from tests.support.clocks import FakeClock
+from tests.support.internals import components_of, replace_maintenance, state_files_of, store_of
 from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
 NAME: Final = "a.b.c"
 CRONS: Final = ("fold_cron", "squash_cron", "events_cron", "cluster_cron", "vacuum_cron", "recovery_cron")
 WAIT_SECONDS: Final = 60.0
+FOLD: Final = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,))
+PURGE: Final = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True)
+CYCLE: Final = CompactionRequest(kind=RequestKind.CYCLE)
 
 
 def lake_of(root: Path, *, clock: Clock | None = None, settings: Settings = SETTINGS) -> Lake:
@@ -105,3 +110,30 @@ def note_in_process(root: str) -> int:
     number = files.next_cycle()
     files.write(STATUS, {"holder": "me"})
     return number
+
+
+class Bench:
+    """Compactors on one lake and one clock that a test moves, and their events."""
+
+    def __init__(self, root: Path) -> None:
+        """Create the lake with one empty dataset."""
+        self.root, self.clock = root, FakeClock()
+        self.received: list[CompactionEvent] = []
+        self.services: list[CompactorService] = []
+        self.lake = lake_of(root, clock=self.clock)
+        filled(self.lake)
+
+    def service(self, lake: Lake | None = None, **options: Any) -> CompactorService:  # noqa: ANN401
+        """Return another compactor of the lake, not yet started."""
+        opened = lake or lake_of(self.root, clock=self.clock)
+        service = opened.compactor(on_event=self.received.append, **options)
+        self.services.append(service)
+        return service
+
+    def events(self) -> list[str]:
+        """Return the names of all events until now."""
+        return [event.name for event in self.received]
+
+    def epoch(self) -> int:
+        """Return the epoch of the dataset."""
+        return store_of(self.lake.dataset(NAME)).snapshot().epoch

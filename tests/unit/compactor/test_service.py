@@ -1,7 +1,5 @@
 """The compactor: tasks by the clock under the lease; requests beside it. No Spark: squashes, vacuums, empty folds."""
 
-import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -12,65 +10,35 @@ from typing import Any
 import pytest
 
 from siltstone.cli.compactor_output import event_line
-from siltstone.compaction.execution.events import CompactionEvent
-from siltstone.compaction.execution.job import Job
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.journal.recovery import RecoveryReport
 from siltstone.compaction.planning.model import Plan
 from siltstone.compactor.events import CycleCompleted, StandingBy
 from siltstone.compactor.schedule import schedule
-from siltstone.compactor.service import CompactorService
 from siltstone.compactor.tasks import Cycle, Outcome, SchedulerState, TaskResult, Trigger
-from siltstone.config import JobPlace, Role, Settings
+from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.coordination.state_files import CYCLES, PAUSED, STOP
 from siltstone.cron import next_after as timing
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.maintenance.service import MaintenanceService
-from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from siltstone.model.reports import JobResult
 from tests.support.children import NO_SPARK
 from tests.support.clocks import FakeClock
 from tests.support.internals import components_of, lease_table_of, replace_interrupt, replace_maintenance, store_of
 from tests.support.leasing import leases_of
-from tests.support.maintenance import NAME, SETTINGS, filled, ids, lake_of, slow_lake, until
+from tests.support.maintenance import CYCLE, FOLD, NAME, PURGE, SETTINGS, Bench, filled, ids, lake_of, slow_lake, until
 from tests.support.refusals import refused
 from tests.support.rolled import make_log
-
-FOLD = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,))
-PURGE = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True)
-CYCLE = CompactionRequest(kind=RequestKind.CYCLE)
-
-
-class Bench:
-    """Compactors on one lake and one clock that a test moves, and their events."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.clock = root, FakeClock()
-        self.received: list[CompactionEvent] = []
-        self.made: list[CompactorService] = []
-        self.lake = lake_of(root, clock=self.clock)
-        filled(self.lake)
-
-    def service(self, lake: Lake | None = None, **given: Any) -> CompactorService:  # noqa: ANN401
-        found = (lake or lake_of(self.root, clock=self.clock)).compactor(on_event=self.received.append, **given)
-        self.made.append(found)
-        return found
-
-    def events(self) -> list[str]:
-        return [one.name for one in self.received]
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "lake")
-    yield found
-    for service in found.made:
+    bench = Bench(tmp_path / "lake")
+    yield bench
+    for service in bench.services:
         service.stop()
-
-
-# ---- the works -------------------------------------------------------------------------------------------------------
 
 
 def test_every_tier_and_kind_of_work_has_its_cron():
@@ -145,9 +113,6 @@ def test_an_invalid_cron_is_named_with_its_setting(bench: Bench):
 def test_an_unknown_task_is_refused(bench: Bench):
     with refused(InvalidRequest, None, "'nix'"):
         bench.service(only=["nix"])
-
-
-# ---- by the clock ----------------------------------------------------------------------------------------------------
 
 
 def test_tasks_that_are_due_together_are_planned_as_one_cycle(bench: Bench):
@@ -283,9 +248,6 @@ def test_the_status_lists_each_task_of_the_last_cycle(bench: Bench):
     assert bench.lake.compactor_status()["last_cycle"]["tasks"] == ["fold", "squash"]
 
 
-# ---- the lease -------------------------------------------------------------------------------------------------------
-
-
 def test_a_second_compactor_stands_by_names_the_holder_and_takes_over(bench: Bench):
     first, second = bench.service(), bench.service()
     first.step()
@@ -347,7 +309,7 @@ def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by
 def test_unreadable_leases_mean_standby_with_a_clear_message(bench: Bench):
     filled(bench.lake, batches=5)
     bench.service().step()
-    bench.made.pop().stop()
+    bench.services.pop().stop()
     shutil.rmtree(bench.root / "_system" / "leases" / "_delta_log")
     service = bench.service()
     for _ in range(3):
@@ -372,37 +334,6 @@ def test_damaged_state_files_are_reported_and_never_taken_for_absent(bench: Benc
         service.step()
     (bench.root / "_system" / "compactor" / CYCLES).unlink()
     assert service.step() is not None
-
-
-# ---- requests --------------------------------------------------------------------------------------------------------
-
-
-def test_a_cycle_is_refused_while_a_live_process_runs_one_and_a_single_operation_is_not(bench: Bench):
-    filled(bench.lake, batches=4)
-    running = lake_of(bench.root)
-    plan = running.plan(only=["squash"], force=True)
-    running.maintenance.journal.cycle_began(plan, [Job.of(one, cycle=plan.cycle, epoch=None) for one in plan.jobs])
-    with refused(Conflict, Reason.CYCLE_RUNNING, f"Cycle {plan.cycle} ", f"process {os.getpid()} ", bench.root):
-        bench.lake.submit(CYCLE)
-    assert bench.lake.submit(SINGLE["squash"]).failed == ()
-    running.maintenance.journal.cycle_ended([])
-    assert [one.kind for one in bench.lake.submit(replace(CYCLE, only=("squash",)))] == []
-
-
-def test_a_dataset_that_does_not_exist_is_refused_before_anything_runs(bench: Bench):
-    for request in (FOLD, CYCLE, CompactionRequest(kind=RequestKind.VACUUM)):
-        with refused(NotFound, None, "no.such.one", "silt list"):
-            bench.lake.submit(replace(request, names=(NAME, "no.such.one")))
-    assert (bench.lake.history(), bench.lake.totals().cycles) == ([], 0)
-
-
-def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(bench: Bench):
-    lake = lake_of(bench.root)
-    lake.create("a.b.gone", "id BIGINT NOT NULL", key="id")
-    plan = lake.maintenance.request_plan(replace(FOLD, names=(NAME, "a.b.gone")), cycle=1)
-    lake.drop("a.b.gone")
-    done = lake.maintenance.run_plan(plan)
-    assert [one.error_kind for one in done] == [None, "not_found"]
 
 
 def test_a_compactor_stops_on_request_of_another_process(bench: Bench):
@@ -435,29 +366,13 @@ def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: 
     assert not bench.lake.compactor_status()["running"]
 
 
-# ---- purges and epochs -----------------------------------------------------------------------------------------------
-
-
-def epoch_of(lake: Lake) -> int:
-    return store_of(lake.dataset(NAME)).snapshot().epoch
-
-
-def test_a_purge_takes_an_epoch_above_the_leases(bench: Bench):
-    for _ in range(4):  # the lease's epoch is ahead of the dataset's
-        leases_of(bench.root).hold(COMPACTOR, role=Role.ALL).release()
-    assert (bench.lake.submit(PURGE)[0].report or {})["purged"]
-    assert epoch_of(bench.lake) == 5, "what was planned with 4 is fenced out"
-    assert bench.lake.submit(PURGE).failed == ()
-    assert epoch_of(bench.lake) == 6
-
-
 def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_goes_on(bench: Bench):
     service = bench.service(lake_of(bench.root), only=["squash"])
     service.start()
     until(lambda: service.status().holder)
     bench.lake.dataset(NAME).compact(purge=True)
     bench.lake.dataset(NAME).compact(purge=True)
-    assert epoch_of(bench.lake) == 3, "above the dataset's, and above the lease's"
+    assert bench.epoch() == 3, "above the dataset's, and above the lease's"
     filled(bench.lake, batches=4)
     cycle = service.wait(service.trigger(), seconds=60)
     assert [one.error for one in cycle.results] == [None]
@@ -466,91 +381,6 @@ def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_go
     assert row.epoch == 3
     assert leases_of(bench.root).row(COMPACTOR) == row
 
-
-# ---- single works ----------------------------------------------------------------------------------------------------
-
-SINGLE = {
-    "fold": FOLD,
-    "purge": PURGE,
-    "squash": CompactionRequest(kind=RequestKind.SQUASH, names=(NAME,)),
-    "vacuum": CompactionRequest(kind=RequestKind.VACUUM, names=(NAME,), retention_hours=7.0),
-}
-
-
-def test_every_single_operation_runs_beside_a_compactor_and_is_a_job_of_the_journal(bench: Bench):
-    service = bench.service(lake_of(bench.root))
-    service.start()
-    held = until(lambda: service.status().holder)
-    for kind, request in SINGLE.items():
-        [result] = bench.lake.submit(request)
-        assert (result.kind, result.error, (result.report or {})["dataset"]) == (kind, None, NAME)
-    assert service.status().holder == held
-    jobs = bench.lake.jobs()
-    assert [(job.cycle, job.lane, job.status.name) for job in reversed(jobs)] == [
-        (number, kind, "COMPLETED") for number, kind in enumerate(SINGLE, start=1)
-    ]
-    assert all(re.search(rf"\b{os.getpid()}\b", job.trigger) for job in jobs)
-    assert {lane: one.jobs for lane, one in bench.lake.totals().lanes.items()} == dict.fromkeys(SINGLE, 1)
-    assert bench.lake.totals().lanes["purge"].files_deleted == jobs[2].done.files_deleted
-    assert bench.lake.unfinished_jobs().running == ()
-
-
-@pytest.mark.parametrize("kind", SINGLE)
-def test_every_single_operation_needs_no_lease(bench: Bench, kind: str):
-    lake = lake_of(bench.root)
-    [result] = lake.submit(SINGLE[kind])
-    assert (result.kind, result.error) == (kind, None)
-    assert leases_of(bench.root).row(COMPACTOR) is None
-    [job] = lake.jobs()
-    assert (job.cycle, job.lane, job.owner.pid, job.epoch) == (1, kind, os.getpid(), None)
-
-
-@pytest.mark.parametrize(
-    ("request_", "facts"),
-    [
-        (CompactionRequest(kind=RequestKind.VACUUM, names=(NAME,), retention_hours=0.5), ("1",)),
-        (CompactionRequest(kind=RequestKind.CLUSTER, names=(NAME,)), ()),
-        (CompactionRequest(kind=RequestKind.CLUSTER, names=("a.b.log",), by=("nix",)), ("nix",)),
-        (CompactionRequest(kind=RequestKind.CLUSTER, names=("no.such.one",)), ("no.such.one",)),
-        (CompactionRequest(kind=RequestKind.CYCLE, only=("nix",)), ("nix",)),
-    ],
-)
-def test_a_request_that_is_not_valid_is_refused_before_anything_runs(
-    bench: Bench, request_: CompactionRequest, facts: tuple[str, ...]
-):
-    bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
-    with refused((InvalidRequest, NotFound), None, *facts):
-        lake_of(bench.root).submit(request_)
-    assert leases_of(bench.root).row(COMPACTOR) is None
-    assert bench.lake.jobs() == []
-
-
-def test_operations_that_were_not_begun_when_a_request_was_stopped_are_cancelled(bench: Bench):
-    bench.lake.create("a.b.more", "id BIGINT NOT NULL", key="id")
-    lake = lake_of(bench.root)
-    done = lake.maintenance.run_request(replace(SINGLE["squash"], names=(NAME, "a.b.more")), stopping=lambda: True)
-    assert done.results == ()
-    assert {job.status.name for job in lake.jobs()} == {"CANCELLED"}
-
-
-@pytest.mark.parametrize(
-    ("changed", "continuous", "once"),
-    [
-        ({}, JobPlace.WORKER, JobPlace.INLINE),
-        ({"spark_remote": NO_SPARK}, JobPlace.INLINE, JobPlace.INLINE),
-        ({"jobs": JobPlace.INLINE}, JobPlace.INLINE, JobPlace.INLINE),
-        ({"jobs": JobPlace.WORKER}, JobPlace.WORKER, JobPlace.WORKER),
-    ],
-)
-def test_a_continuous_compactor_has_workers_by_default(
-    bench: Bench, changed: dict[str, Any], continuous: JobPlace, once: JobPlace
-):
-    lake = lake_of(bench.root, settings=replace(SETTINGS, **{"jobs": JobPlace.AUTO, **changed}))
-    assert lake.maintenance.job_place(continuous=False) is once, "a single call"
-    assert lake.maintenance.job_place(continuous=True) is continuous
-
-
-# ---- roles -----------------------------------------------------------------------------------------------------------
 
 ROWS = [{"id": 1}]
 
