@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.errors import Reason
+from siltstone.errors import Reason, first_line
 from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
 from siltstone.query.hot.read_transactions import Reader
@@ -96,9 +96,7 @@ class Translations:
 def _translate(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
     sources = admitted.references
-    numbers: dict[tuple[str, ...], int] = {
-        (source.name.catalog, source.name.schema, source.table): number for number, source in enumerate(sources)
-    }
+    numbers: dict[tuple[str, ...], int] = {source.path: number for number, source in enumerate(sources)}
 
     def relation(table: exp.Table) -> Relation:
         number = numbers[tuple(part.name for part in table.parts)]
@@ -176,9 +174,8 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
     import duckdb
 
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
-    sql = f"EXPLAIN {plan.sql(view.tables)}"
     try:
-        lines = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
+        lines = view.cursor.execute(f"EXPLAIN {plan.sql(view.tables)}", values or None)
         text = "\n".join(str(row[1]) for row in lines.fetchall())
     except duckdb.Error as error:
         raise HotExecutionFailed(_why(error)) from error
@@ -218,6 +215,5 @@ def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator[
 
 
 def _why(error: Exception) -> str:
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    at = line.find(GUARD)
-    return f"a row has {line[at + len(GUARD) :]}" if at >= 0 else line
+    before, guard, why = first_line(error).partition(GUARD)
+    return f"a row has {why}" if guard else before

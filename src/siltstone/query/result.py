@@ -121,9 +121,7 @@ class QueryResult:
 def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
     """Convert rows of either engine to the common form of results: Spark's names and types, every column nullable.
 
-    Args:
-        table: rows of the engine.
-        schema: names and types, if those of the engine differ; default: those of the table.
+    `schema` has the names and types, if those of the engine differ.
     """
     return in_form(table, answered_schema(schema or table.schema))
 

@@ -79,8 +79,4 @@ def _spelling(token: Token) -> tuple[str, str]:
     if kind in _NAMES:
         upper = token.text.upper()
         return ("name", f"{upper.removesuffix('S')}S" if upper in INTERVAL_UNITS else upper)
-    if kind is TokenType.STRING:
-        return ("string", token.text)
-    if kind is TokenType.NUMBER:
-        return ("number", token.text)
-    return ("word", kind.name)
+    return (kind.name, token.text if kind in (TokenType.STRING, TokenType.NUMBER) else "")

@@ -70,8 +70,7 @@ def check_same(
     """
     pairs: list[tuple[object, object]] = [(read, written)]
     while pairs:
-        one, other = pairs.pop()
-        one, other = _bare(one), _bare(other)
+        one, other = map(_bare, pairs.pop())
         if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
             parts = _parts(one, other, table, datasets)
             if parts is None:
@@ -117,7 +116,9 @@ def _parts(
 ) -> list[tuple[object, object]] | None:
     """Return the parts of two nodes that are to be compared; None if the nodes differ."""
     if (path := _path(one)) is not None:
-        if _shortened(path, datasets) != _path(other) and not _is_unit(one, other):
+        dataset = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
+        shortened = path[len(dataset) - 1 :] if dataset else path  # without catalog and schema
+        if shortened != _path(other) and not _is_unit(one, other):
             return None
         return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []  # a star may exclude columns
     if type(one) is not type(other):
@@ -154,12 +155,6 @@ def _path(node: exp.Expr) -> Path | None:
         fields.append(node.expression.name)
         node = node.this
     return (*(part.name for part in node.parts), *reversed(fields)) if isinstance(node, exp.Column) else None
-
-
-def _shortened(path: Path, datasets: frozenset[Path]) -> Path:
-    """Leave catalog and schema out before a column."""
-    dataset = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
-    return path[len(dataset) - 1 :] if dataset else path
 
 
 def _is_unit(one: exp.Expr, other: exp.Expr) -> bool:

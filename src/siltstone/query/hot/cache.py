@@ -89,8 +89,6 @@ class HotCache:
             else None
         )
 
-    # ---- queries -------------------------------------------------------------------------------------------------
-
     def decide(self, name: str) -> Decision:
         """Return whether a dataset is resident or may become so, and why, without changing anything.
 
@@ -141,8 +139,6 @@ class HotCache:
     def stats(self) -> CacheStats:
         """Return the statistics of every dataset that was queried."""
         return self._residents.stats()
-
-    # ---- fill and evict ------------------------------------------------------------------------------------------
 
     def fill(
         self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
@@ -207,8 +203,6 @@ class HotCache:
     def _check_directives(self) -> None:
         if self._follower is not None:
             self._follower.check()
-
-    # ---- refresh -------------------------------------------------------------------------------------------------
 
     def _decide(self, slot: Slot, store: Store) -> Decision:
         if slot.is_resident(store.incarnation):

@@ -56,9 +56,6 @@ class ChangeSet:
     """Last sequence that it contains."""
 
 
-# ---- compute -----------------------------------------------------------------------------------------------------
-
-
 def change_sets_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[ChangeSet]:
     """Yield the effect of the changes above a sequence, to be applied one after the other.
 
@@ -104,9 +101,6 @@ def _log_changes(store: Store, above: Snapshot) -> ChangeSet:
         deletes.append(Deletes(dedup, appended.select(list(dedup))))
     first = dedup if store.spec.survivor is Survivor.FIRST else ()
     return ChangeSet(deletes=tuple(deletes), inserts=appended, unless_equal=first)
-
-
-# ---- apply -------------------------------------------------------------------------------------------------------
 
 
 def apply(cursor: "DuckDBPyConnection", table: str, changes: ChangeSet) -> tuple[int, int]:

@@ -112,8 +112,6 @@ class DirectiveStore:
         self._directives.write(directive.name + SUFFIX, directive.to_dict() | {"at": self._clock.now().isoformat()})
         return directive
 
-    # ---- status of processes -------------------------------------------------------------------------------------
-
     def publish_stats(self, process: str, stats: CacheStats) -> None:
         """Write the status file of a process; do nothing if the process may not write it."""
         if not may_compact(self._role) or not self._layout.is_lake():

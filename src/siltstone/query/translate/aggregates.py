@@ -149,8 +149,6 @@ def _inserted(sql: str, addition: str) -> str:
     return f"CAST({inner}{addition} AS {kind}"
 
 
-# ---- windows --------------------------------------------------------------------------------------------------------
-
 _RANKS: Final[dict[type[exp.Expr], str]] = {
     exp.RowNumber: "row_number",
     exp.Rank: "rank",

@@ -138,9 +138,6 @@ class ExpressionTranslator:
         return piece
 
 
-# ---- common types ---------------------------------------------------------------------------------------------------
-
-
 def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
     """Convert values to one type, as CASE, COALESCE, IN and set operations do."""
     kind: pa.DataType = NULL
@@ -166,9 +163,6 @@ def compared(left: TypedSql, right: TypedSql) -> tuple[TypedSql, TypedSql]:
         left = implicit(left, types.as_decimal(left.kind, left.digits))
     kind = common(left.kind, right.kind)
     return implicit(left, kind), implicit(right, kind)
-
-
-# ---- literals and names ---------------------------------------------------------------------------------------------
 
 
 @rule(exp.Literal, args="this is_string")
@@ -205,9 +199,6 @@ def _column(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 def _paren(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
     return replace(inner, sql=f"({inner.sql})")
-
-
-# ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 
 @rule(exp.Add, exp.Sub, args="this expression")
@@ -332,8 +323,6 @@ def _date_plus_interval(to: ExpressionTranslator, node: exp.Expr, sign: str) -> 
         raise Unsupported("this INTERVAL")
     return TypedSql(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {unit})", DATE), kind=DATE)
 
-
-# ---- comparisons and conditions -------------------------------------------------------------------------------------
 
 COMPARISONS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
@@ -531,9 +520,6 @@ def _nvl2(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return chosen([f"({to(node.this).sql} IS NOT NULL)"], [to(node.args["true"]), to(node.args["false"])])
 
 
-# ---- subqueries -----------------------------------------------------------------------------------------------------
-
-
 @rule(exp.Exists, args="this")
 def _exists(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
@@ -545,8 +531,6 @@ def _exists(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 def _scalar(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return to.queries.scalar(node.this, to.scope)
 
-
-# ---- casts ----------------------------------------------------------------------------------------------------------
 
 _CAST_TYPES: Final = {
     exp.DType.BOOLEAN: BOOLEAN,

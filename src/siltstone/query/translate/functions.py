@@ -145,9 +145,6 @@ def _check_grows_once(*nodes: exp.Expr) -> None:
                 raise Unsupported("text that is put together from text that was")
 
 
-# ---- numbers --------------------------------------------------------------------------------------------------------
-
-
 @rule(exp.Abs, args="this")
 def _abs(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
@@ -196,9 +193,6 @@ def _isnan(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if not types.is_float(inner.kind):
         raise Unsupported(f"ISNAN of {inner.kind}")
     return TypedSql(sql=f"coalesce(isnan({inner.sql}), FALSE)", kind=BOOLEAN)
-
-
-# ---- dates and times ------------------------------------------------------------------------------------------------
 
 
 def _day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
@@ -311,9 +305,6 @@ def _trunc(to: ExpressionTranslator, value: exp.Expr, unit: exp.Expr) -> TypedSq
     if name not in _OF_DATES:
         raise Unsupported(f"TRUNC to {name}")
     return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[name]}', {_day(to, value).sql})", DATE), kind=DATE)
-
-
-# ---- by name --------------------------------------------------------------------------------------------------------
 
 
 def _is_not_null(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:

@@ -150,8 +150,6 @@ class SelectTranslator:
             self.used.add(name)
         return piece
 
-    # ---- queries --------------------------------------------------------------------------------------------------
-
     def query(
         self, node: exp.Expr, ctes: Ctes, outer: Scope | None, *, top: bool = False, limit: int | None = None
     ) -> Columns:
@@ -280,8 +278,6 @@ class SelectTranslator:
             )
         return pieces, nodes
 
-    # ---- FROM -----------------------------------------------------------------------------------------------------
-
     def _from(self, node: exp.Select, scope: Scope, ctes: Ctes) -> str:
         if not node.args.get("from_"):
             if node.args.get("joins"):
@@ -380,8 +376,6 @@ class SelectTranslator:
         scope.sources[:] = [ScopeSource(parts=(), columns=tuple(shared)), *rest]
         scope.merged = True
         return " AND ".join(conditions)
-
-    # ---- subqueries in expressions --------------------------------------------------------------------------------
 
     def membership(self, value: TypedSql, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
         """Translate ``value IN (SELECT ...)``."""
