@@ -29,7 +29,6 @@ MIN_LOST_SCALE: Final = 6
 """Digits behind the point that Spark keeps if a result has too many digits."""
 EXACT_DOUBLE_DIGITS: Final = 15
 """Most digits of a decimal that is exact as a double."""
-
 LONG_DIGITS: Final = 18
 """Most digits of a decimal that fits into 64 bits."""
 NEGATED_DIGITS: Final = 34
@@ -101,8 +100,7 @@ def as_decimal(kind: pa.DataType, digits: int | None = None) -> pa.DataType:
 def bounded(precision: int, scale: int) -> pa.DataType:
     """Return a decimal type of that many digits, or the one that Spark uses instead.
 
-    Raises:
-        Unsupported: digits behind the point would be lost, and the two engines round at different steps.
+    It must lose no digits behind the point, because the engines round at different steps.
     """
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
@@ -126,9 +124,6 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
     >>> common(pa.int32(), pa.float32()), common(pa.int32(), pa.decimal128(10, 2))
     (DataType(double), Decimal128Type(decimal128(12, 2)))
-
-    Raises:
-        Unsupported: there is no common type, or Spark would parse text.
     """
     if other in (one, NULL):
         return one
