@@ -429,9 +429,9 @@ class Router:
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not hot_only:
                 raise _NotHot(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
+        wait = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
         for name in cold:
-            cache.fill(name, by_name=hot_only, patience=patience)
+            cache.fill(name, by_name=hot_only, wait=wait)
 
     def _answer_on_spark(
         self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery, reason: str

@@ -95,7 +95,7 @@ def _keyed_changes(store: Store, above: Snapshot) -> ChangeSet:
 def _log_changes(store: Store, above: Snapshot) -> ChangeSet:
     filters = tombstone_filters(store, above)
     appended = append_rows(store, above, filters, columns=store.schema.names).cast(store.schema)
-    deletes = [Deletes(one.columns, one.rows.select(list(one.columns))) for one in filters]
+    deletes = [Deletes(hidden.columns, hidden.rows.select(list(hidden.columns))) for hidden in filters]
     dedup = store.spec.dedup_by
     if dedup and store.spec.survivor is Survivor.LAST and appended.num_rows:
         deletes.append(Deletes(dedup, appended.select(list(dedup))))

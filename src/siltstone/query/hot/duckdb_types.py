@@ -91,9 +91,8 @@ def check_values(rows: pa.Table) -> None:
     for field in rows.schema:
         for array in _times(rows.column(field.name).chunks):
             width = array.type.bit_width
-            found = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64()))  # noqa: PLR2004
-            low, high = found["min"].as_py(), found["max"].as_py()
-            if low is not None and max(-low, high) > _LAST[width]:
+            bounds = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64())).as_py()  # noqa: PLR2004
+            if bounds["min"] is not None and max(-bounds["min"], bounds["max"]) > _LAST[width]:
                 raise UnsupportedType(
                     f"Column {field.name!r} holds a time at the end of all times, which the hot engine does not take."
                 )

@@ -157,7 +157,7 @@ def _window(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     over = _over(to, window)
     ordered = window.args.get("order") and not window.args.get("spec")
     function = node.this
-    if isinstance(function, (*_RANKS, exp.Lag, exp.Lead)) and not ordered:
+    if type(function) in (*_RANKS, exp.Lag, exp.Lead) and not ordered:
         raise Unsupported(f"{function.key.upper()} without an order, or with a frame")
     if type(function) in _RANKS:
         check_args(function)
