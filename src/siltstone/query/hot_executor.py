@@ -73,11 +73,7 @@ class Translations:
         self._mutex = threading.Lock()
 
     def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
-        """Translate a query over datasets with these columns.
-
-        Raises:
-            Unsupported: it is not in the subset.
-        """
+        """Translate a query over datasets with these columns."""
         kinds = tuple((name, _kind(value)) for name, value in sorted(admitted.parameters.items()))
         key = (admitted.text, admitted.normalised, max_rows, kinds, *schemas.items())
         with self._mutex:
@@ -188,11 +184,7 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
 
 @contextmanager
 def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator["HotSnapshot"]:
-    """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident.
-
-    Raises:
-        HotExecutionFailed: a column has values that DuckDB does not store exactly.
-    """
+    """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident."""
     import duckdb
 
     reader = Reader(view.cursor.cursor())  # a separate cursor, because its prepared queries keep the rows in memory

@@ -344,14 +344,7 @@ class Router:
         return result
 
     def _answer_hot(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
-        """Answer from memory. Datasets that are not resident are filled, again if they are evicted before the read.
-
-        Raises:
-            _NotHot: the query, a dataset or the request excludes the hot engine.
-            NotResident: a dataset is not resident and is not filled now.
-            HotExecutionFailed: DuckDB could not answer.
-            Unavailable: datasets were evicted repeatedly, and the caller requested the hot engine.
-        """
+        """Answer from memory. Datasets that are not resident are filled, again if they are evicted before the read."""
         self._check_hot_allowed(request, admitted)
         for _ in range(FILLS):
             try:

@@ -30,11 +30,7 @@ class RowConditions:
         return condition_of(where, columns)
 
     def columns(self, where: str, schema: pa.Schema) -> list[str]:
-        """Return the columns that a condition names.
-
-        Raises:
-            InvalidRequest: it cannot be parsed, or names a column that does not exist.
-        """
+        """Return the columns that a condition names."""
         condition_of(where, schema.names)
         named = {name.lower() for name in named_columns(where)}
         return [name for name in schema.names if name.lower() in named]

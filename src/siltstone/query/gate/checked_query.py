@@ -22,11 +22,7 @@ class Source:
 
     @classmethod
     def parse(cls, catalog: str, schema: str, table: str) -> "Source":
-        """Parse a name; a prefix of its table requests the raw rows.
-
-        Raises:
-            InvalidRequest: a part is not a valid dataset name part.
-        """
+        """Parse a name; a prefix of its table requests the raw rows."""
         raw = table.startswith(RAW_PREFIX)
         return cls(DatasetName.parse(".".join([catalog, schema, table.removeprefix(RAW_PREFIX)])), raw)
 

@@ -36,15 +36,7 @@ class _Source:
 
 
 def check_names(query: exp.Query, columns: Columns) -> None:
-    """Reject a query that names a column which no table has.
-
-    Args:
-        query: the tree that the gate has checked.
-        columns: returns the columns of the dataset that a table names.
-
-    Raises:
-        InvalidRequest: it does; the message has the position and columns with a similar name.
-    """
+    """Reject a checked query that names a column which no table has. The error suggests similar names."""
     names = _Names(columns)
     with suppress(RecursionError):  # a chain of expressions above the recursion limit is left to the engine
         for select in query.find_all(exp.Select):

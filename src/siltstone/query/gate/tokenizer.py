@@ -166,7 +166,7 @@ def tokenize(text: str) -> list[Token]:
             statement.
     """
     tokens: list[Token] = []
-    index, ended, lines = 0, None, _Lines(text)
+    index, ended, lines = 0, False, _Lines(text)
     while index < len(text):
         if text[index] == " ":
             index += 1
@@ -179,9 +179,9 @@ def tokenize(text: str) -> list[Token]:
         if kind in ("space", "line", "comment"):
             continue
         if kind == "end":
-            ended = start if ended is None else ended
+            ended = True
             continue
-        if ended is not None:
+        if ended:
             raise InvalidRequest(
                 f"A query must be exactly one SELECT: a second statement begins at {position_at(text, start)}."
             )

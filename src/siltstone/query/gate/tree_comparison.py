@@ -57,16 +57,9 @@ _COUNTED: Final = (
 def check_same(
     read: exp.Expr, written: exp.Expr | None, *, table: Resolve, datasets: frozenset[Path] = frozenset()
 ) -> None:
-    """Reject a rewrite whose tree differs from the tree of the original.
+    """Reject a rewrite whose tree differs from the tree of the original, or cannot be parsed (None).
 
-    Args:
-        read: the tree of the original text.
-        written: the tree of the rewritten text, None if it cannot be parsed.
-        table: returns the name under which the rewrite reads a table of the original.
-        datasets: names that the rewrite leaves out before a column, except for their last part.
-
-    Raises:
-        InvalidRequest: they differ. Nothing was run.
+    `datasets` are names that the rewrite leaves out before a column, except for their last part.
     """
     pairs: list[tuple[object, object]] = [(read, written)]
     while pairs:

@@ -52,9 +52,6 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
 
     >>> duck_type(pa.list_(pa.decimal128(10, 2)), column="prices")
     'DECIMAL(10,2)[]'
-
-    Raises:
-        UnsupportedType: DuckDB has no type with the same values.
     """
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -74,11 +71,7 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
 
 
 def columns_sql(schema: pa.Schema) -> str:
-    """Return the column list of CREATE TABLE.
-
-    Raises:
-        UnsupportedType: DuckDB cannot store a column exactly.
-    """
+    """Return the column list of CREATE TABLE."""
     return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
 
 

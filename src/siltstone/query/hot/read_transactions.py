@@ -41,11 +41,7 @@ class Reader:
     _prepared: "OrderedDict[str, DuckDBPyRelation]" = field(default_factory=OrderedDict)
 
     def prepared(self, sql: str) -> "DuckDBPyRelation":
-        """Return a prepared query, from the cache if it was prepared before.
-
-        Raises:
-            duckdb.Error: DuckDB cannot parse it.
-        """
+        """Return a prepared query, from the cache if it was prepared before."""
         query = self._prepared.pop(sql, None)
         if query is None:
             query = self.cursor.sql(sql)
