@@ -137,9 +137,7 @@ def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def as_answered_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert one batch of a stream to the form of results."""
-    schema = answered_schema(batch.schema)
-    columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else batch
+    return batch.cast(answered_schema(batch.schema)) if batch.num_columns else batch
 
 
 def answered_schema(schema: pa.Schema) -> pa.Schema:

@@ -50,13 +50,6 @@ class Reader:
             self._prepared.popitem(last=False)
         return query
 
-    def cancel_result(self) -> None:
-        """Cancel a partly fetched result. DuckDB cannot start the next query on this cursor otherwise."""
-        import duckdb
-
-        with contextlib.suppress(duckdb.Error):
-            self.cursor.abort()
-
     def end(self) -> None:
         """Roll back the transaction, if it is still open, and close its cursor."""
         import duckdb
@@ -97,7 +90,10 @@ class Readers:
         `current` is called under the lock of `end_idle`, which runs after a dataset has changed. So no outdated transaction
         stays.
         """
-        reader.cancel_result()
+        import duckdb
+
+        with contextlib.suppress(duckdb.Error):
+            reader.cursor.abort()  # DuckDB cannot start the next query beside a partly fetched result
         with self._mutex:
             reusable = sum(map(len, self._idle.values())) < MOST_IDLE and current()
             if reusable:

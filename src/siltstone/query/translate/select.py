@@ -169,8 +169,8 @@ class SelectTranslator:
         if len(left.pieces) != len(right.pieces):
             raise Unsupported("a set operation of other numbers of columns")
         kinds: list[pa.DataType] = [
-            unified([TypedSql(sql="", kind=one.kind), TypedSql(sql="", kind=other.kind)])[1]
-            for one, other in zip(left.pieces, right.pieces, strict=True)
+            unified([TypedSql(sql="", kind=above.kind), TypedSql(sql="", kind=below.kind)])[1]
+            for above, below in zip(left.pieces, right.pieces, strict=True)
         ]
         word = node.key.upper() if node.args.get("distinct") else f"{node.key.upper()} ALL"
         if word != "UNION ALL" and not all(types.is_grouped(kind) for kind in kinds):
