@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from siltstone.errors import Reason, first_line
+from siltstone.errors import Reason
 from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
 from siltstone.query.hot.read_transactions import Reader
@@ -207,5 +207,6 @@ def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator[
 
 
 def _why(error: Exception) -> str:
-    before, guard, why = first_line(error).partition(GUARD)
-    return f"a row has {why}" if guard else before
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    at = line.find(GUARD)
+    return f"a row has {line[at + len(GUARD) :]}" if at >= 0 else line
