@@ -242,8 +242,7 @@ class ActiveQueries:
 
     def __init__(self) -> None:
         self._queries: dict[str, ActiveQuery] = {}
-        self._mutex = threading.Lock()
-        self._changed = threading.Condition(self._mutex)
+        self._changed = threading.Condition()
         self._monitor = DeadlineMonitor(self._all)
 
     @contextmanager
@@ -253,7 +252,7 @@ class ActiveQueries:
         Raises:
             Conflict: a query with that id is running.
         """
-        with self._mutex:
+        with self._changed:
             if query.query_id in self._queries:
                 raise Conflict(f"A query with the id {query.query_id!r} is running already. Choose another id.")
             self._queries[query.query_id] = query
@@ -261,7 +260,7 @@ class ActiveQueries:
             self._monitor.ensure_running()
             yield
         finally:
-            with self._mutex:
+            with self._changed:
                 del self._queries[query.query_id]
                 self._changed.notify_all()
 
@@ -271,7 +270,7 @@ class ActiveQueries:
         Raises:
             NotFound: no query with that id is running in this process.
         """
-        with self._mutex:
+        with self._changed:
             query = self._queries.get(query_id)
         if query is None:
             raise NotFound(f"No query with the id {query_id!r} is running in this process.")
@@ -293,7 +292,7 @@ class ActiveQueries:
         return [query.query_id for query in self._all()]
 
     def _all(self) -> list[ActiveQuery]:
-        with self._mutex:
+        with self._changed:
             return list(self._queries.values())
 
 

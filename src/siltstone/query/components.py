@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from siltstone.clock import Clock
@@ -19,33 +20,22 @@ if TYPE_CHECKING:
     from siltstone.query.router import Router
 
 
+@dataclass(slots=True, eq=False)
 class QueryComponents:
     """Builds the router and the hot cache of one lake, once each. Thread-safe."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        layout: Layout,
-        *,
-        dataset: Callable[[str], Dataset],
-        sessions: LakeSessions,
-        purge_listeners: PurgeListeners,
-        settings: Settings,
-        clock: Clock,
-        long_running: bool,
-    ) -> None:
-        """Set up the components. Nothing is built, read or written yet."""
-        self._registry = registry
-        self._layout = layout
-        self._dataset = dataset
-        self._sessions = sessions
-        self._purge_listeners = purge_listeners
-        self._settings = settings
-        self._clock = clock
-        self._long_running = long_running
-        self._mutex = threading.Lock()
-        self._router: Router | None = None
-        self._hot: HotCache | None = None
+    registry: Registry
+    layout: Layout
+    _: KW_ONLY
+    dataset: Callable[[str], Dataset]
+    sessions: LakeSessions
+    purge_listeners: PurgeListeners
+    settings: Settings
+    clock: Clock
+    long_running: bool
+    _mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _router: "Router | None" = field(default=None, init=False)
+    _hot: HotCache | None = field(default=None, init=False)
 
     @property
     def router(self) -> "Router":
@@ -56,15 +46,15 @@ class QueryComponents:
             if self._router is None:
                 self._router = router = Router(
                     hot=lambda: self.hot,
-                    resolver=DatasetResolver(self._registry),
-                    spark=self._sessions.for_queries,
-                    dataset=self._dataset,
-                    settings=self._settings,
-                    clock=self._clock,
-                    has_spark=self._sessions.is_running,
-                    fill_in_background=self._long_running,
+                    resolver=DatasetResolver(self.registry),
+                    spark=self.sessions.for_queries,
+                    dataset=self.dataset,
+                    settings=self.settings,
+                    clock=self.clock,
+                    has_spark=self.sessions.is_running,
+                    fill_in_background=self.long_running,
                 )
-                self._purge_listeners.add(lambda _folder: router.forget())
+                self.purge_listeners.add(lambda _folder: router.forget())
             return self._router
 
     @property
@@ -72,17 +62,17 @@ class QueryComponents:
         """The hot cache. In a long-running process it follows the lake's cache directives."""
         with self._mutex:
             if self._hot is None:
-                directives = self.directives if self._long_running else None
+                directives = self.directives if self.long_running else None
                 self._hot = HotCache(
-                    DatasetResolver(self._registry), settings=self._settings, clock=self._clock, directives=directives
+                    DatasetResolver(self.registry), settings=self.settings, clock=self.clock, directives=directives
                 )
-                self._purge_listeners.add(self._hot.forget)
+                self.purge_listeners.add(self._hot.forget)
             return self._hot
 
     @property
     def directives(self) -> DirectiveStore:
         """The lake's cache directives."""
-        return DirectiveStore(self._layout, settings=self._settings, clock=self._clock)
+        return DirectiveStore(self.layout, settings=self.settings, clock=self.clock)
 
     def close(self) -> None:
         """Cancel running queries, then close the hot cache."""

@@ -73,11 +73,7 @@ class Translations:
         self._mutex = threading.Lock()
 
     def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
-        """Translate a query over datasets with these columns.
-
-        Raises:
-            Unsupported: it is not in the subset.
-        """
+        """Translate a query over datasets with these columns."""
         kinds = tuple((name, _kind(value)) for name, value in sorted(admitted.parameters.items()))
         key = (admitted.text, admitted.normalised, max_rows, kinds, *schemas.items())
         with self._mutex:
@@ -96,9 +92,7 @@ class Translations:
 def _translate(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan | str:
     """Translate, or return the reason why not."""
     sources = admitted.references
-    numbers: dict[tuple[str, ...], int] = {
-        (source.name.catalog, source.name.schema, source.table): number for number, source in enumerate(sources)
-    }
+    numbers: dict[tuple[str, ...], int] = {source.path: number for number, source in enumerate(sources)}
 
     def relation(table: exp.Table) -> Relation:
         number = numbers[tuple(part.name for part in table.parts)]
@@ -176,9 +170,8 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
     import duckdb
 
     values = {name: bound(parameters[name]) for name in plan.translated.parameters}
-    sql = f"EXPLAIN {plan.sql(view.tables)}"
     try:
-        lines = view.cursor.execute(sql, values) if values else view.cursor.execute(sql)
+        lines = view.cursor.execute(f"EXPLAIN {plan.sql(view.tables)}", values or None)
         text = "\n".join(str(row[1]) for row in lines.fetchall())
     except duckdb.Error as error:
         raise HotExecutionFailed(_why(error)) from error
@@ -191,11 +184,7 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
 
 @contextmanager
 def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator["HotSnapshot"]:
-    """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident.
-
-    Raises:
-        HotExecutionFailed: a column has values that DuckDB does not store exactly.
-    """
+    """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident."""
     import duckdb
 
     reader = Reader(view.cursor.cursor())  # a separate cursor, because its prepared queries keep the rows in memory

@@ -121,9 +121,7 @@ class QueryResult:
 def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
     """Convert rows of either engine to the common form of results: Spark's names and types, every column nullable.
 
-    Args:
-        table: rows of the engine.
-        schema: names and types, if those of the engine differ; default: those of the table.
+    `schema` has the names and types, if those of the engine differ.
     """
     return in_form(table, answered_schema(schema or table.schema))
 
@@ -139,9 +137,7 @@ def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def as_answered_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert one batch of a stream to the form of results."""
-    schema = answered_schema(batch.schema)
-    columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else batch
+    return batch.cast(answered_schema(batch.schema)) if batch.num_columns else batch
 
 
 def answered_schema(schema: pa.Schema) -> pa.Schema:

@@ -47,18 +47,18 @@ class ResultCache:
         """Number of times that the cache was cleared. A query records it before it reads data."""
         return self._generation
 
-    def get(self, key: Hashable) -> QueryResult | None:
-        """Return the cached result of the same query on the same data."""
+    def get(self, key: Hashable | None) -> QueryResult | None:
+        """Return the cached result of the same query on the same data. A result without a key is not cached."""
         with self._mutex:
             result = self._results.get(key)
             if result is not None:
                 self._results.move_to_end(key)
             return result
 
-    def put(self, key: Hashable, result: QueryResult, *, since: int) -> None:
-        """Cache a result, if it is not too large and the cache was not cleared since its query began."""
+    def put(self, key: Hashable | None, result: QueryResult, *, since: int) -> None:
+        """Cache a result, if it has a key, is not too large, and the cache was not cleared since its query began."""
         size = result.table.nbytes
-        if size * LARGEST_SHARE > self._budget:
+        if key is None or size * LARGEST_SHARE > self._budget:
             return
         with self._mutex:
             if since != self._generation:

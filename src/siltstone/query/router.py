@@ -42,9 +42,9 @@ from siltstone.query.gate.checked_query import CheckedQuery
 from siltstone.query.hot.resident import NotResident, State, state_of
 from siltstone.query.hot.residents import WaitPolicy
 from siltstone.query.hot_executor import HotExecutionFailed, HotPlan, Translations
-from siltstone.query.result import QueryResult, as_answered
+from siltstone.query.result import QueryResult
 from siltstone.query.result_cache import ResultCache
-from siltstone.query.spark_executor import SparkQuery, check_max_rows
+from siltstone.query.spark_executor import SparkQuery
 from siltstone.query.translate import Unsupported
 
 if TYPE_CHECKING:
@@ -54,12 +54,11 @@ if TYPE_CHECKING:
     from siltstone.query.hot.dataset_resolver import DatasetResolver
 
 MAX_ID_CHARS: Final = 128
+MAX_ROWS: Final = 100_000
 FILLS: Final = 4
 """Most fills of cold datasets for one query. Another process or thread may evict them before they are read."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
 """Longest wait for other fills before a small fill, if Spark can answer as well."""
-
-
 _T = TypeVar("_T")
 
 
@@ -69,18 +68,6 @@ class Engine(StrEnum):
     AUTO = "auto"
     HOT = "hot"
     SPARK = "spark"
-
-
-def engine_of(name: str) -> Engine:
-    """Return the engine of a name.
-
-    Raises:
-        InvalidRequest: the name is not an engine.
-    """
-    try:
-        return Engine(name)
-    except ValueError as error:
-        raise InvalidRequest(f"An engine is one of {', '.join(Engine)}, not {name!r}.") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +156,12 @@ class Router:
         Raises:
             InvalidRequest: there is no such engine.
         """
+        if engine not in tuple(Engine):
+            raise InvalidRequest(f"An engine is one of {', '.join(Engine)}, not {engine!r}.")
         return QueryRequest(
             text=text,
             params=params or {},
-            engine=engine_of(engine),
+            engine=Engine(engine),
             max_rows=self._settings.max_rows if max_rows is None else max_rows,
             limit_given=max_rows is not None,
             seconds=self._settings.query_seconds if timeout is None else timeout,
@@ -180,8 +169,6 @@ class Router:
             schema=schema or self._settings.default_schema or None,
             query_id=query_id,
         )
-
-    # ---- queries -------------------------------------------------------------------------------------------------
 
     def execute(self, request: QueryRequest) -> QueryResult:
         """Answer a query.
@@ -194,7 +181,11 @@ class Router:
             Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
-        check_max_rows(request.max_rows)
+        max_rows: object = request.max_rows
+        if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
+            raise InvalidRequest(
+                f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
+            )
         query = self._begin(request)
 
         def work() -> tuple[QueryResult, CheckedQuery]:
@@ -205,7 +196,7 @@ class Router:
         result, admitted = self._run_in_thread(query, work)
         seconds = time.monotonic() - started
         result = replace(result, seconds=seconds, query_id=query.query_id, limit_given=request.limit_given)
-        self._results.put_pages(result, _names(admitted), since=query.cache_generation)
+        self._results.put_pages(result, admitted.names, since=query.cache_generation)
         return result
 
     def stream(self, request: QueryRequest, *, cancellation: CancelToken | None = None) -> pa.RecordBatchReader:
@@ -215,7 +206,12 @@ class Router:
             InvalidRequest, NotFound, Corruption, Unavailable: see `execute`; also while the rows are read.
         """
         query = self._begin(request, cancellation)
-        batches = stream_from_thread(lambda: self._batches(request, query), end=query.cancel, give_up=query.give_up)
+
+        def listed() -> Iterator[pa.Schema | pa.RecordBatch]:
+            with self._active.listed(query):
+                yield from self._spark_query(_admit(request), query).batches()
+
+        batches = stream_from_thread(listed, end=query.cancel, give_up=query.give_up)
         schema = next(batches)
         if not isinstance(schema, pa.Schema):
             raise TypeError("a stream begins with its schema")
@@ -268,13 +264,17 @@ class Router:
         query = self._begin(request)
         return self._run_in_thread(query, lambda: self._explain(request, query))
 
-    # ---- worker thread -------------------------------------------------------------------------------------------
-
     def _begin(self, request: QueryRequest, cancellation: CancelToken | None = None) -> ActiveQuery:
-        """Start the time limit of a query."""
-        check_seconds(request.seconds)
-        query_id = checked_id(request.query_id) if request.query_id else self._clock.new_id()
-        return ActiveQuery(query_id, request.seconds, token=cancellation)
+        """Validate the options of a query, and start its time limit."""
+        seconds: object = request.seconds
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise InvalidRequest(
+                f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
+            )
+        query_id: object = request.query_id or self._clock.new_id()
+        if not isinstance(query_id, str) or len(query_id) > MAX_ID_CHARS or not query_id.isprintable():
+            raise InvalidRequest(f"The id of a query is text of at most {MAX_ID_CHARS} characters that can be printed.")
+        return ActiveQuery(query_id, seconds, token=cancellation)
 
     def _run_in_thread(self, query: ActiveQuery, work: Callable[[], _T]) -> _T:
         """Run work for a query on another thread. The caller waits no longer than the time limit."""
@@ -289,24 +289,15 @@ class Router:
             query.abandon()  # after Ctrl-C it may still run, because a starting Spark receives no interrupt
             raise
 
-    def _batches(self, request: QueryRequest, query: ActiveQuery) -> Iterator[pa.Schema | pa.RecordBatch]:
-        with self._active.listed(query):
-            yield from self._spark_query(_admit(request), query).batches()
-
     def _spark_query(self, admitted: CheckedQuery, query: ActiveQuery) -> SparkQuery:
         query.check()
-        return SparkQuery(
-            admitted,
-            spark=self._spark,
-            dataset=self._dataset,
-            query=query,
-            most_pairs=self._settings.query_pairs,
-        )
+        most_pairs = self._settings.query_pairs
+        return SparkQuery(admitted, spark=self._spark, dataset=self._dataset, query=query, most_pairs=most_pairs)
 
     def _explain(self, request: QueryRequest, query: ActiveQuery) -> QueryPlanInfo:
         admitted = _admit(request)
         query.check()
-        names = _names(admitted)
+        names = admitted.names
         decisions = {name: self._hot().decide(name) for name in names}
         resident = {name: decision.reason for name, decision in decisions.items()}
         try:
@@ -327,8 +318,6 @@ class Router:
         text = self._spark_query(admitted, query).explain(start=start)
         return QueryPlanInfo(engine=Engine.SPARK, reason=reason, datasets=resident, plan=text)
 
-    # ---- routing -------------------------------------------------------------------------------------------------
-
     def _route(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
         missed: tuple[str, ...] = ()
         try:
@@ -336,7 +325,7 @@ class Router:
         except _NotHot as miss:
             reason, missed = str(miss), miss.names
         except NotResident as cold:
-            reason, missed = str(cold), _names(admitted)
+            reason, missed = str(cold), admitted.names
         except HotExecutionFailed as failed:
             if request.engine is Engine.HOT:
                 raise InvalidRequest(
@@ -354,17 +343,8 @@ class Router:
                 self._hot().want(name)
         return result
 
-    # ---- hot engine ----------------------------------------------------------------------------------------------
-
     def _answer_hot(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
-        """Answer from memory. Datasets that are not resident are filled, again if they are evicted before the read.
-
-        Raises:
-            _NotHot: the query, a dataset or the request excludes the hot engine.
-            NotResident: a dataset is not resident and is not filled now.
-            HotExecutionFailed: DuckDB could not answer.
-            Unavailable: datasets were evicted repeatedly, and the caller requested the hot engine.
-        """
+        """Answer from memory. Datasets that are not resident are filled, again if they are evicted before the read."""
         self._check_hot_allowed(request, admitted)
         for _ in range(FILLS):
             try:
@@ -381,36 +361,29 @@ class Router:
     @staticmethod
     def _check_hot_allowed(request: QueryRequest, admitted: CheckedQuery) -> None:
         if request.engine is Engine.SPARK:
-            raise _NotHot("Spark was asked for.")
+            raise _NotHot("The engine spark was requested.")
         if len({source.raw for source in admitted.references}) > 1:
             raise _NotHot("It reads raw rows beside merged ones.")
 
     def _pinned_answer(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
-        names = _names(admitted)
         with self._pinned(request, admitted) as view:
             plan = self._plan(view.schemas, request, admitted)
             key = self._key(request, admitted, view.states)
             for name, purges in view.purges.items():
                 query.cache_generation += self._results.check_purges(name, purges)  # the query reads after the purge
-            cached = self._cached_result(key, admitted)
+            cached = self._results.get(key)
             if cached is not None and (cached.engine == Engine.HOT or request.engine is not Engine.HOT):
                 return replace(cached, cached=True)
             table = hot_executor.answer(plan, admitted.parameters, view, query)
-        result = QueryResult(
-            table=table.slice(0, request.max_rows),
-            engine=Engine.HOT,
-            reason=_why_hot(names),
-            truncated=table.num_rows > request.max_rows,
-            seconds=0.0,
-        )
-        self._cache_result(key, admitted, result, query)
+        result = _result(request, table, Engine.HOT, _why_hot(admitted.names))
+        self._results.put(key, result, since=query.cache_generation)
         return result
 
     @contextmanager
     def _pinned(self, request: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
         """Give the resident datasets of a query, or the raw rows of small datasets, which are read for this query only."""
-        names = _names(admitted)
-        if not _is_raw(admitted):
+        names = admitted.names
+        if not admitted.is_raw:
             with self._hot().pinned(names) as view:
                 yield view
             return
@@ -434,10 +407,10 @@ class Router:
         If the hot engine was requested, the query waits for other fills until its time limit. Otherwise it waits
         `AT_ONCE_WAIT_SECONDS`, because Spark is quicker then.
         """
-        if _is_raw(admitted):
+        if admitted.is_raw:
             return
         hot_only = request.engine is Engine.HOT
-        names = _names(admitted)
+        names = admitted.names
         stores = {name: self._resolver.store(name).current() for name in names}
         self._plan({name: store.schema for name, store in stores.items()}, request, admitted)
         cache = self._hot()
@@ -449,27 +422,23 @@ class Router:
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not hot_only:
                 raise _NotHot(f"{name}: {decision.reason}", names=tuple(cold))
-        patience = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
+        wait = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
         for name in cold:
-            cache.fill(name, by_name=hot_only, patience=patience)
-
-    # ---- Spark ---------------------------------------------------------------------------------------------------
+            cache.fill(name, by_name=hot_only, wait=wait)
 
     def _answer_on_spark(
         self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery, reason: str
     ) -> QueryResult:
         before = self._states(admitted, query)
         key = self._key(request, admitted, before)
-        cached = self._cached_result(key, admitted)
+        cached = self._results.get(key)
         if cached is not None and cached.engine == Engine.SPARK:
             return replace(cached, cached=True)
-        result = self._spark_query(admitted, query).answer(request.max_rows)
-        result = replace(result, table=as_answered(result.table), reason=reason, engine=Engine.SPARK)
+        table = self._spark_query(admitted, query).answer(request.max_rows + 1)
+        result = _result(request, table, Engine.SPARK, reason)
         if before == self._states(admitted):  # unchanged states mean that the query has read this state
-            self._cache_result(key, admitted, result, query)
+            self._results.put(key, result, since=query.cache_generation)
         return result
-
-    # ---- result cache --------------------------------------------------------------------------------------------
 
     def _states(self, admitted: CheckedQuery, query: ActiveQuery | None = None) -> dict[str, State]:
         """Return the states of the datasets.
@@ -478,7 +447,7 @@ class Router:
         read nothing yet.
         """
         states = {}
-        for name in _names(admitted):
+        for name in admitted.names:
             store = self._resolver.store(name).current()
             snapshot = store.snapshot()
             is_cleared = self._results.check_purges(name, (store.incarnation, snapshot.epoch))
@@ -488,61 +457,25 @@ class Router:
         return states
 
     @staticmethod
-    def _key(request: QueryRequest, admitted: CheckedQuery, states: Mapping[str, State]) -> Hashable:
+    def _key(request: QueryRequest, admitted: CheckedQuery, states: Mapping[str, State]) -> Hashable | None:
+        """Return the key of a result in the cache; None if it cannot be cached."""
+        if not admitted.is_cacheable:
+            return None
         engine = request.engine if request.engine is Engine.SPARK else Engine.AUTO
         values = tuple(sorted((name, type(value).__name__, str(value)) for name, value in admitted.parameters.items()))
         return (engine, admitted.normalised, values, request.max_rows, tuple(sorted(states.items())))
-
-    def _cached_result(self, key: Hashable, admitted: CheckedQuery) -> QueryResult | None:
-        return self._results.get(key) if _is_cacheable(admitted) else None
-
-    def _cache_result(self, key: Hashable, admitted: CheckedQuery, result: QueryResult, query: ActiveQuery) -> None:
-        if _is_cacheable(admitted):
-            self._results.put(key, result, since=query.cache_generation)
-
-
-def checked_id(query_id: object) -> str:
-    """Validate the id that a caller has chosen for a query, and return it.
-
-    Raises:
-        InvalidRequest: it is not a valid id.
-    """
-    if not isinstance(query_id, str) or len(query_id) > MAX_ID_CHARS or not query_id.isprintable():
-        raise InvalidRequest(f"The id of a query is text of at most {MAX_ID_CHARS} characters that can be printed.")
-    return query_id
-
-
-def check_seconds(seconds: object) -> None:
-    """Validate a time limit in seconds (0 = no limit).
-
-    Raises:
-        InvalidRequest: it is negative, or not a number.
-    """
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise InvalidRequest(
-            f"A time limit is a number of seconds, or 0 for none, not {seconds!r} (--timeout or timeout=)."
-        )
 
 
 def _admit(request: QueryRequest) -> CheckedQuery:
     return admit(request.text, parameters=request.params, catalog=request.catalog, schema=request.schema)
 
 
-def _names(admitted: CheckedQuery) -> tuple[str, ...]:
-    """Return the datasets of a query, each once."""
-    return tuple(dict.fromkeys(str(source.name) for source in admitted.references))
-
-
-def _is_cacheable(admitted: CheckedQuery) -> bool:
-    """True if the result can be cached: the same query on the same data has the same answer.
-
-    Raw rows are excluded, because a fold changes them.
-    """
-    return not admitted.volatile and not _is_raw(admitted)
-
-
-def _is_raw(admitted: CheckedQuery) -> bool:
-    return any(source.raw for source in admitted.references)
+def _result(request: QueryRequest, table: pa.Table, engine: Engine, reason: str) -> QueryResult:
+    """Return a result of at most `max_rows` rows. The table has one row more if there are more."""
+    truncated = table.num_rows > request.max_rows
+    return QueryResult(
+        table=table.slice(0, request.max_rows), engine=engine, reason=reason, truncated=truncated, seconds=0.0
+    )
 
 
 def _why_hot(names: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ The condition is processed like a query: the gate, the translation to DuckDB's S
 without access to files or network. DuckDB only finds the row numbers, so the rows themselves stay unchanged.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,61 +19,7 @@ from siltstone.query.translate import Unsupported
 from siltstone.query.translate.select import Relation, translate
 
 ROW: Final = "_row"
-_TABLE: Final = "given"
-
-
-def matching_columns(where: str, schema: pa.Schema) -> list[str]:
-    """Return the columns that a condition names.
-
-    Raises:
-        InvalidRequest: it cannot be parsed, or names a column that does not exist.
-    """
-    condition_of(where, schema.names)
-    named = {name.lower() for name in named_columns(where)}
-    return [name for name in schema.names if name.lower() in named]
-
-
-def matching_rows(table: pa.Table, where: str) -> pa.Table:
-    """Return the rows that meet the condition, in their order.
-
-    Raises:
-        InvalidRequest: the condition cannot be parsed, or only Spark can answer it.
-    """
-    condition = condition_of(where, table.schema.names)
-    numbered = table.select(_distinct(matching_columns(where, table.schema)))
-    numbered = numbered.append_column(ROW, pa.arange(0, table.num_rows))
-    try:
-        check_values(numbered)
-        admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
-        translated = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
-        row_numbers = _run(translated.sql, numbered)
-    except (Unsupported, UnsupportedType) as error:
-        raise _needs_spark(str(error)) from error
-    return table.take(row_numbers.combine_chunks().sort())
-
-
-def _run(sql: str, rows: pa.Table) -> pa.ChunkedArray:
-    import duckdb
-
-    engine = Engine(memory_bytes=budget_bytes(0))
-    try:
-        cursor = engine.cursor()
-        cursor.register(_TABLE, rows)
-        return cursor.sql(sql).to_arrow_table().column(0)
-    except duckdb.Error as error:
-        raise _needs_spark(first_line(error)) from error
-    finally:
-        engine.close()
-
-
-def _needs_spark(why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The condition cannot be answered without Spark ({why}). Use read().where(condition), a Spark frame."
-    )
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+_TABLE: Final = "numbered"
 
 
 class RowConditions:
@@ -84,8 +31,32 @@ class RowConditions:
 
     def columns(self, where: str, schema: pa.Schema) -> list[str]:
         """Return the columns that a condition names."""
-        return matching_columns(where, schema)
+        condition_of(where, schema.names)
+        named = {name.lower() for name in named_columns(where)}
+        return [name for name in schema.names if name.lower() in named]
 
     def rows(self, table: pa.Table, where: str) -> pa.Table:
-        """Return the rows of a table for which a condition holds, without Spark."""
-        return matching_rows(table, where)
+        """Return the rows of a table for which a condition holds, in their order, without Spark.
+
+        Raises:
+            InvalidRequest: the condition cannot be parsed, or only Spark can answer it.
+        """
+        import duckdb
+
+        condition = condition_of(where, table.schema.names)
+        numbered = table.select(list(dict.fromkeys(self.columns(where, table.schema))))
+        numbered = numbered.append_column(ROW, pa.arange(0, table.num_rows))
+        try:
+            check_values(numbered)
+            admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
+            translated = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
+            with contextlib.closing(Engine(memory_bytes=budget_bytes(0))) as engine:
+                cursor = engine.cursor()
+                cursor.register(_TABLE, numbered)
+                row_numbers = cursor.sql(translated.sql).to_arrow_table().column(0)
+        except (Unsupported, UnsupportedType, duckdb.Error) as error:
+            raise InvalidRequest(
+                f"The condition cannot be answered without Spark ({first_line(error)}). Use read().where(condition), a Spark "
+                "frame."
+            ) from error
+        return table.take(row_numbers.combine_chunks().sort())

@@ -11,12 +11,12 @@ batch into *one* row of bytes, and an iterator over rows fetches it. The driver 
 never all rows.
 """
 
+import functools
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -29,7 +29,7 @@ from siltstone.query.gate.admit import source_of, spark_text
 from siltstone.query.gate.checked_query import CheckedQuery, Source
 from siltstone.query.gate.column_check import check_names
 from siltstone.query.gate.cross_join_guard import DatasetSize, check_expansion, check_product
-from siltstone.query.result import QueryResult, answered_schema, as_answered_batch
+from siltstone.query.result import answered_schema, as_answered, as_answered_batch
 from siltstone.spark.arrow_tasks import send_by_value
 from siltstone.spark.errors import (
     away,
@@ -50,7 +50,6 @@ from siltstone.spark_tasks import stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_ROWS: Final = 100_000
 NO_PLAN: Final = "Error occurred during query planning"
 """Prefix of EXPLAIN output for a query that Spark cannot plan."""
 _PLACE: Final = re.compile(r"\b(?:file|s3a?|abfss?|gs|hdfs|dbfs|wasbs?):/[^\s,\]\)]*|(?<![\w.])/(?:[\w.=-]+/)+[\w.=-]*")
@@ -62,10 +61,24 @@ SERVER_ENDED: Final = (
     "Try again: the next query starts another server."
 )
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class _ServerEndedError(Unavailable):
     """The shared server was ended because of another query."""
+
+
+def _retried(run: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Run a query once more if the server was ended because of another query. A read changes nothing."""
+
+    @functools.wraps(run)
+    def retried(*args: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return run(*args, **named)
+        except _ServerEndedError:
+            return run(*args, **named)
+
+    return retried
 
 
 class SparkQuery:
@@ -85,37 +98,26 @@ class SparkQuery:
         self._most_pairs, self._query = most_pairs, query
         self._session_used: SparkSession | None = None
 
-    def answer(self, max_rows: int) -> QueryResult:
-        """Return at most `max_rows` rows.
+    @_retried
+    def answer(self, most: int) -> pa.Table:
+        """Return at most so many rows.
 
         Raises:
-            InvalidRequest: Spark rejects the query, it is a product of too many rows, or `max_rows` is out of bounds.
+            InvalidRequest: Spark rejects the query, or it is a product of too many rows.
             NotFound: it names a dataset that does not exist.
             Corruption: a live file is lost; the message names it.
             Unavailable: Spark was lost, the time is up, or the query was cancelled.
         """
-        check_max_rows(max_rows)
-        return self._retried(lambda: self._answer(max_rows))
-
-    def _answer(self, max_rows: int) -> QueryResult:
-        started = time.monotonic()
         opened = self._checked_datasets()
         session = self._session()
         failure: Exception | None = None
         for _ in range(SNAPSHOT_TRIES):
             try:
                 with self._interruptible(session), self._frame(session, opened) as frame:
-                    table = _rows(frame, max_rows + 1)
+                    return as_answered(_rows(frame, most))
             except _failures() as error:
                 failure = self._missing_file(error)
-                continue
-            return QueryResult(
-                table=table.slice(0, max_rows),
-                engine="spark",
-                truncated=table.num_rows > max_rows,
-                seconds=time.monotonic() - started,
-            )
-        raise _vanished(opened, "Files kept disappearing while the query ran. Try again.") from failure
+        raise _vanished(opened, "Files disappeared repeatedly while the query ran. Try again.") from failure
 
     def batches(self) -> Iterator[pa.Schema | pa.RecordBatch]:
         """Yield the schema, then all rows as record batches as they are read. Memory holds a few batches at a time.
@@ -136,15 +138,13 @@ class SparkQuery:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
 
-    def explain(self, *, start: bool = True) -> str:
+    @_retried
+    def explain(self, *, start: bool) -> str:
         """Return Spark's plan of the query, without file paths; no rows are read.
 
         Without `start`, check the query and return the text for Spark, without starting Spark. Errors are those of
         `answer`.
         """
-        return self._retried(lambda: self._explain(start=start))
-
-    def _explain(self, *, start: bool) -> str:
         opened = self._checked_datasets()
         if not start:
             return f"Spark is not running, so there is no plan yet. It would get:\n{self._admitted.normalised}"
@@ -160,14 +160,6 @@ class SparkQuery:
             failure = self._missing_file(error)
             raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
 
-    @staticmethod
-    def _retried(run: Callable[[], _T]) -> _T:
-        """Run the query, and once more if the server was ended because of another query. A read changes nothing."""
-        try:
-            return run()
-        except _ServerEndedError:
-            return run()
-
     def _session(self) -> "SparkSession":
         """Return the session that answers the query."""
         self._query.check()
@@ -179,7 +171,7 @@ class SparkQuery:
         return self._session_used
 
     def _opened(self) -> dict[str, Dataset]:
-        return {str(source.name): self._dataset(str(source.name)) for source in self._admitted.references}
+        return {name: self._dataset(name) for name in self._admitted.names}
 
     def _checked_datasets(self) -> dict[str, Dataset]:
         """Open the datasets. Reject, before Spark starts, misspelt columns and queries that it cannot plan or interrupt."""
@@ -198,13 +190,6 @@ class SparkQuery:
         check_product(self._admitted.checked, size, most=self._most_pairs)
         return opened
 
-    def _with_file_name(self, damaged: Corruption) -> Corruption:
-        """Find the damaged file and name it, because Spark names none if several tasks fail at once."""
-        for name, dataset in self._opened().items():
-            if file := dataset.damaged_file():
-                return Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE)
-        return damaged
-
     def _missing_file(self, error: Exception) -> Exception:
         """Return the error if it means that a file is gone; otherwise raise the error that it means."""
         if self._query.is_cancelled:
@@ -219,7 +204,13 @@ class SparkQuery:
         if isinstance(error, ValueError):
             raise error
         if damaged := damage(error):
-            raise (damaged if names_data_file(error) else self._with_file_name(damaged)) from error
+            opened = (
+                {} if names_data_file(error) else self._opened()
+            )  # if several tasks fail at once, Spark names no file
+            for name, dataset in opened.items():
+                if file := dataset.damaged_file():
+                    raise Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE) from error
+            raise damaged from error
         raise InvalidRequest(f"Spark refused the query: {error_line(error)}") from error
 
     @contextmanager
@@ -272,18 +263,6 @@ class SparkQuery:
                 if leaves_end_unknown(error):
                     reports.pop_all()
                 raise
-
-
-def check_max_rows(max_rows: object) -> None:
-    """Validate a number of rows.
-
-    Raises:
-        InvalidRequest: it is out of bounds.
-    """
-    if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
-        raise InvalidRequest(
-            f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
-        )
 
 
 def _has_subqueries(query: exp.Query) -> bool:

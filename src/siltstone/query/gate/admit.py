@@ -14,7 +14,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
@@ -29,7 +29,7 @@ from siltstone.query.gate.parser import parse_plain, parse_typed
 from siltstone.query.gate.round_trip import check_round_trip
 from siltstone.query.gate.sql_writer import SqlWriter, quoted
 from siltstone.query.gate.syntax import check_syntax, position_of, position_suffix
-from siltstone.query.gate.tokenizer import TextPosition, tokenize
+from siltstone.query.gate.tokenizer import tokenize
 from siltstone.query.gate.tree_comparison import check_same, decides_alike
 
 MAX_QUERY_CHARS: Final = 100_000
@@ -41,19 +41,6 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FIRST_TOKENS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 """Errors of the parser for a text that it cannot parse: its own error classes, and its internal errors on odd texts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Admission:
-    """A parsed and checked text, independent of the values of its parameters."""
-
-    normalised: str
-    tree: exp.Query
-    checked: exp.Query
-    references: tuple[Source, ...]
-    placeholders: Mapping[str, TextPosition]
-    functions: frozenset[str]
-    volatile: frozenset[str]
 
 
 def admit(
@@ -76,19 +63,8 @@ def admit(
     """
     if not isinstance(text, str):
         raise InvalidRequest(f"A query is text, not {type(text).__name__}.")
-    admission = _admissions.get(text, catalog, schema)
-    return CheckedQuery(
-        text=text,
-        normalised=admission.normalised,
-        tree=admission.tree,
-        checked=admission.checked,
-        references=admission.references,
-        parameters=check_parameters(admission.placeholders, parameters or {}),
-        functions=admission.functions,
-        volatile=admission.volatile,
-        catalog=catalog,
-        schema=schema,
-    )
+    query = _admissions.get(text, catalog, schema)
+    return replace(query, parameters=check_parameters(query.placeholders, parameters or {}))
 
 
 def spark_text(admitted: CheckedQuery, views: Mapping[Source, str], *, common: Callable[[int], str]) -> str:
@@ -115,7 +91,7 @@ def spark_text(admitted: CheckedQuery, views: Mapping[Source, str], *, common: C
         common_table=of_common_table,
         parameter=lambda name: literal(admitted.parameters[name]),
         comma=" CROSS JOIN",
-        datasets=frozenset(map(_path, admitted.references)),
+        datasets=frozenset(source.path for source in admitted.references),
     )
     return writer.write(admitted.checked)
 
@@ -126,15 +102,15 @@ def source_of(admitted: CheckedQuery, table: exp.Table) -> Source:
 
 
 class _AdmissionCache:
-    """LRU cache of parsed and checked query texts, by text and default catalog and schema. Thread-safe."""
+    """LRU cache of checked queries without parameter values, by text and default catalog and schema. Thread-safe."""
 
     def __init__(self) -> None:
-        self._admissions: OrderedDict[tuple[str, str | None, str | None], _Admission] = OrderedDict()
+        self._admissions: OrderedDict[tuple[str, str | None, str | None], CheckedQuery] = OrderedDict()
         self._chars = 0
         self._mutex = threading.Lock()
 
-    def get(self, text: str, catalog: str | None, schema: str | None) -> _Admission:
-        """Return a parsed and checked text; parse and check it if it is not in the cache."""
+    def get(self, text: str, catalog: str | None, schema: str | None) -> CheckedQuery:
+        """Return a checked query; parse and check its text if it is not in the cache."""
         key = (text, catalog, schema)
         with self._mutex:
             cached = self._admissions.get(key)
@@ -157,13 +133,11 @@ class _AdmissionCache:
 _admissions: Final = _AdmissionCache()
 
 
-def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> _Admission:
+def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> CheckedQuery:
     tokens, checked = _one_select(text)
 
     def path_of(table: exp.Table) -> tuple[str, ...]:
-        if common_table(table) is not None:
-            return (table.name,)
-        return _path(_source(table, catalog, schema))
+        return (table.name,) if common_table(table) is not None else _source(table, catalog, schema).path
 
     def of_table(table: exp.Table) -> str:
         return ".".join(map(quoted, path_of(table)))
@@ -171,7 +145,7 @@ def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> _Adm
     tables = [table for table in checked.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
     tables.sort(key=lambda table: table.parts[0].meta.get("start", 0))
     named = [_source(table, catalog, schema) for table in tables if common_table(table) is None]
-    datasets = frozenset(map(_path, named))
+    datasets = frozenset(source.path for source in named)
     syntax = check_syntax(checked)
     normalised = SqlWriter(table=of_table, common_table=_common_name, datasets=datasets).write(checked)
     written = tokenize(normalised)
@@ -182,7 +156,8 @@ def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> _Adm
         typed = _query_of(parse_typed, written, normalised)
     except InvalidRequest:
         typed = plain
-    return _Admission(
+    return CheckedQuery(
+        text=text,
         normalised=normalised,
         tree=typed if decides_alike(typed, plain) else plain,  # sqlglot's meaning of a function may differ from Spark's
         checked=checked,
@@ -190,6 +165,8 @@ def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> _Adm
         placeholders=syntax.parameters,
         functions=frozenset(syntax.functions),
         volatile=frozenset(syntax.volatile),
+        catalog=catalog,
+        schema=schema,
     )
 
 
@@ -199,7 +176,7 @@ def _one_select(text: str) -> tuple[list[Token], exp.Query]:
     surrogate = _SURROGATE.search(text)
     if surrogate is not None:
         raise InvalidRequest(
-            f"Character {surrogate.start() + 1:,} of the query is half a character, which no text can hold."
+            f"Character {surrogate.start() + 1:,} of the query is an unpaired surrogate. Remove it: no text can hold it."
         )
     tokens = tokenize(text)
     if not tokens:
@@ -252,10 +229,6 @@ def _source(table: exp.Table, catalog: str | None, schema: str | None) -> Source
         raise InvalidRequest(f"{shown}{position_suffix(table)} is not a dataset. {error}") from error
 
 
-def _path(source: Source) -> tuple[str, str, str]:
-    return source.name.catalog, source.name.schema, source.table
-
-
 def _common_name(cte: exp.CTE) -> str:
     """Return the name of a common table expression, if all engines compare that name in the same way."""
     name = cte.alias
@@ -276,23 +249,15 @@ def common_table(table: exp.Table) -> exp.CTE | None:
         return None
     name = table.name.lower()
     node: exp.Expr = table
-    while node.parent is not None:
-        parent = node.parent
-        if isinstance(parent, exp.With):
-            at = _positions(parent).get(name)
-            if at is not None and at < (node.index or 0) + bool(parent.recursive):
-                return _nth(parent, at)
-        elif (with_ := parent.args.get("with_")) is not None and with_ is not node:
+    while (parent := node.parent) is not None:
+        with_: exp.With | None = parent if isinstance(parent, exp.With) else parent.args.get("with_")
+        if with_ is not None and with_ is not node:
             at = _positions(with_).get(name)
-            if at is not None:
-                return _nth(with_, at)
+            if at is not None and (with_ is not parent or at < (node.index or 0) + bool(with_.args.get("recursive"))):
+                cte: exp.CTE = with_.expressions[at]
+                return cte
         node = parent
     return None
-
-
-def _nth(with_: exp.With, at: int) -> exp.CTE:
-    cte: exp.CTE = with_.expressions[at]
-    return cte
 
 
 _POSITIONS: Final = "siltstone_positions"

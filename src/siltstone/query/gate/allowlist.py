@@ -69,17 +69,8 @@ FUNCTIONS_BY_GROUP: Final[dict[str, str]] = {
 FUNCTIONS: Final = frozenset(name for names in FUNCTIONS_BY_GROUP.values() for name in names.split())
 GENERATORS: Final = frozenset({*FUNCTIONS_BY_GROUP["Rows out of values"].split(), "json_tuple"})
 """Functions that generate rows: in the list of a SELECT, after LATERAL VIEW or after LATERAL."""
-VOLATILE: Final = frozenset(
-    {
-        *FUNCTIONS_BY_GROUP["Chance"].split(),
-        "curdate",
-        "current_date",
-        "current_timestamp",
-        "localtimestamp",
-        "now",
-        "unix_timestamp",
-        "to_unix_timestamp",
-    }
+VOLATILE: Final = frozenset(FUNCTIONS_BY_GROUP["Chance"].split()).union(
+    ("curdate", "current_date", "current_timestamp", "localtimestamp", "now", "unix_timestamp", "to_unix_timestamp")
 )
 """Functions with a different result each time; `unix_timestamp` without an argument is the current time."""
 
@@ -91,21 +82,13 @@ VOLATILE_NAMES: Final = frozenset({"current_date", "current_timestamp", "current
 HIDDEN_COLUMNS: Final = frozenset({"_metadata"})
 """Columns that Spark adds to files. They contain file paths."""
 
+_PLAIN_TYPES: Final = "BIGINT BINARY BOOLEAN DATE DECIMAL DOUBLE FLOAT INT SMALLINT TINYINT"
 TYPES: Final[dict[str, str]] = {
-    "BIGINT": "BIGINT",
-    "BINARY": "BINARY",
-    "BOOLEAN": "BOOLEAN",
-    "DATE": "DATE",
-    "DECIMAL": "DECIMAL",
-    "DOUBLE": "DOUBLE",
-    "FLOAT": "FLOAT",
-    "INT": "INT",
-    "SMALLINT": "SMALLINT",
+    **{name: name for name in _PLAIN_TYPES.split()},
     "TEXT": "STRING",
     "TIMESTAMPLTZ": "TIMESTAMP_LTZ",
     "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
     "TIMESTAMPTZ": "TIMESTAMP",
-    "TINYINT": "TINYINT",
 }
 """Types that a query may cast to, from sqlglot's name to Spark's. ARRAY, MAP and STRUCT of these are allowed, too."""
 

@@ -1,11 +1,12 @@
 """A query that the gate has admitted: its tree, datasets and parameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from siltstone.model.names import RAW_PREFIX, DatasetName
+from siltstone.query.gate.tokenizer import TextPosition
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,21 +22,17 @@ class Source:
 
     @classmethod
     def parse(cls, catalog: str, schema: str, table: str) -> "Source":
-        """Parse a name; a prefix of its table requests the raw rows.
-
-        Raises:
-            InvalidRequest: a part is not a valid dataset name part.
-        """
+        """Parse a name; a prefix of its table requests the raw rows."""
         raw = table.startswith(RAW_PREFIX)
         return cls(DatasetName.parse(".".join([catalog, schema, table.removeprefix(RAW_PREFIX)])), raw)
 
     @property
-    def table(self) -> str:
-        """Table name in a query."""
-        return f"{RAW_PREFIX if self.raw else ''}{self.name.table}"
+    def path(self) -> tuple[str, str, str]:
+        """Catalog, schema and table name in a query."""
+        return self.name.catalog, self.name.schema, f"{RAW_PREFIX if self.raw else ''}{self.name.table}"
 
     def __str__(self) -> str:
-        return f"{self.name.catalog}.{self.name.schema}.{self.table}"
+        return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +56,10 @@ class CheckedQuery:
     """The checked tree, in which functions are names with arguments; `spark_text` writes it for Spark."""
     references: tuple[Source, ...]
     """The datasets that it names, each once, in the order of the text."""
-    parameters: Mapping[str, object]
-    """The values of its placeholders (``exp.Placeholder`` in the tree), by name."""
+    placeholders: Mapping[str, TextPosition]
+    """Its placeholders (``exp.Placeholder`` in the tree) by name, each with its first position in the text."""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """The values of its placeholders, by name."""
     functions: frozenset[str]
     """The functions that it calls, by Spark's names in lower case."""
     volatile: frozenset[str]
@@ -68,5 +67,20 @@ class CheckedQuery:
 
     If there are any, the result is not cached.
     """
-    catalog: str | None = None
-    schema: str | None = None
+    catalog: str | None
+    schema: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The datasets that it reads, each once, also if it reads both the merged view and the raw rows."""
+        return tuple(dict.fromkeys(str(source.name) for source in self.references))
+
+    @property
+    def is_raw(self) -> bool:
+        """True if it reads raw rows."""
+        return any(source.raw for source in self.references)
+
+    @property
+    def is_cacheable(self) -> bool:
+        """True if the same query on the same data has the same answer. A fold changes raw rows."""
+        return not self.volatile and not self.is_raw

@@ -36,15 +36,7 @@ class _Source:
 
 
 def check_names(query: exp.Query, columns: Columns) -> None:
-    """Reject a query that names a column which no table has.
-
-    Args:
-        query: the tree that the gate has checked.
-        columns: returns the columns of the dataset that a table names.
-
-    Raises:
-        InvalidRequest: it does; the message has the position and columns with a similar name.
-    """
+    """Reject a checked query that names a column which no table has. The error suggests similar names."""
     names = _Names(columns)
     with suppress(RecursionError):  # a chain of expressions above the recursion limit is left to the engine
         for select in query.find_all(exp.Select):
@@ -180,13 +172,8 @@ def _is_local(column: exp.Column, select: exp.Select) -> bool:
 
 def _is_found(names: list[str], sources: list[_Source]) -> bool:
     """True if a name may be one of these: `column.field`, `table.column` or `catalog.schema.table.column`."""
-    if any(name.lower() == names[0] for source in sources for name in source.columns or ()):
-        return True
-    return any(
-        source.name == table and any(name.lower() == column for name in source.columns or ())
-        for source in sources
-        for table, column in itertools.pairwise(names)
-    )
+    columns = {(source.name, name.lower()) for source in sources for name in source.columns or ()}
+    return any(name == names[0] for _, name in columns) or not columns.isdisjoint(itertools.pairwise(names))
 
 
 def _unknown_column(column: exp.Column, sources: list[_Source]) -> InvalidRequest:

@@ -55,11 +55,7 @@ class _Item:
 
 
 def check_expansion(query: exp.Query) -> None:
-    """Reject a query with too many tables after Spark's planner has expanded its common table expressions.
-
-    Raises:
-        InvalidRequest: it does; the message has the number.
-    """
+    """Reject a query with too many tables after Spark's planner has expanded its common table expressions."""
     tables = expanded_tables(query)
     if tables > MAX_EXPANDED_TABLES:
         raise InvalidRequest(
@@ -75,9 +71,6 @@ def check_product(query: exp.Query, dataset: Callable[[exp.Table], DatasetSize],
         query: the tree that the gate has checked.
         dataset: returns size and columns of the dataset that a table names; called only for joins that may be rejected.
         most: the setting `query_pairs`; 0 allows any number.
-
-    Raises:
-        InvalidRequest: it does; the message names the tables.
     """
     for select in query.find_all(exp.Select) if most else ():
         tables = [item for _, item in _items(select) if _is_dataset(item)]
@@ -117,7 +110,10 @@ def _groups(select: exp.Select, dataset: Callable[[exp.Table], DatasetSize]) -> 
     for join, item in _items(select):
         if join is not None and any(word in str(join.args.get("kind")) for word in _ONE_SIDED):
             continue
-        items.append(_item(item, dataset))
+        size = dataset(item) if isinstance(item, exp.Table) and _is_dataset(item) else None
+        if size is not None and (names := item.alias_column_names):
+            size = DatasetSize(rows=size.rows, columns=size.columns | {name.lower() for name in names})
+        items.append(_Item(alias=item.alias_or_name.lower(), size=size))
         if join is not None and join.args.get("on"):
             conditions.append(join.args["on"])
         if join is not None and (join.args.get("using") or join.args.get("method")):
@@ -128,13 +124,6 @@ def _groups(select: exp.Select, dataset: Callable[[exp.Table], DatasetSize]) -> 
         connected = [group for group in groups if group & pair]
         groups = [group for group in groups if not group & pair] + [set().union(*connected)]
     return [[items[number] for number in sorted(group)] for group in groups]
-
-
-def _item(node: exp.Expr, dataset: Callable[[exp.Table], DatasetSize]) -> _Item:
-    size = dataset(node) if isinstance(node, exp.Table) and _is_dataset(node) else None
-    if size is not None and (names := node.alias_column_names):
-        size = DatasetSize(rows=size.rows, columns=size.columns | {name.lower() for name in names})
-    return _Item(alias=node.alias_or_name.lower(), size=size)
 
 
 def _connected(condition: exp.Expr, items: list[_Item]) -> Iterator[set[int]]:

@@ -53,7 +53,7 @@ def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each cl
             return bytes.__getitem__(value, slice(None))
         case str():
             if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise InvalidRequest(f"Parameter :{name} has half a character in it; it cannot be sent.")
+                raise InvalidRequest(f"Parameter :{name} has an unpaired surrogate, which cannot be sent.")
             return str.__str__(value)
         case int():
             whole = int.__pos__(value)
@@ -82,17 +82,17 @@ def _plain_time(name: str, value: date) -> date:
             return date(value.year, value.month, value.day)
         clock = (value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
         at = datetime(value.year, value.month, value.day, *clock, fold=value.fold)  # noqa: DTZ001  # it may have none
-        moment = at if at.utcoffset() is None else at.astimezone(UTC)
+        moment = at.replace(tzinfo=None) if at.utcoffset() is None else at.astimezone(UTC)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"Parameter :{name} is no time between the years 1 and 9999 in UTC.") from error
+        raise InvalidRequest(f"Parameter :{name} is not a time between the years 1 and 9999 in UTC.") from error
     if getattr(value, "nanosecond", 0):
         raise InvalidRequest(f"Parameter :{name} is finer than a microsecond, which no column is. Round it.")
-    return moment.replace(tzinfo=None) if at.utcoffset() is None else moment
+    return moment
 
 
 def _plain_list(name: str, values: list[object]) -> list[object]:
     if not 1 <= len(values) <= MAX_LIST:
-        raise InvalidRequest(f"Parameter :{name} is a list of {len(values)} values; bound are 1 to {MAX_LIST:,}.")
+        raise InvalidRequest(f"Parameter :{name} is a list of {len(values)} values. A list has 1 to {MAX_LIST:,}.")
     plain = [_plain(name, value) for value in values]
     kinds = {type(value) for value in plain}
     if len(kinds) > 1 or not kinds <= {bool, int, float, str}:
@@ -114,7 +114,7 @@ def decimal_size(value: Decimal) -> tuple[int, int]:
     return max(len(digits) + max(0, int(exponent)), scale, 1), scale
 
 
-def literal(value: object) -> str:
+def literal(value: object) -> str:  # noqa: C901, PLR0911  # one case for each class
     r"""Return a value as Spark's literal of its type, which can be parsed in one way only.
 
     >>> literal(5), literal(2**40), literal("it's"), literal(None), literal([True, False])
@@ -136,12 +136,6 @@ def literal(value: object) -> str:
             return _cast(value.isoformat(), "DATE")
         case list() | tuple():
             return f"array({', '.join(map(literal, value))})"
-        case _:
-            return _number(value)
-
-
-def _number(value: object) -> str:
-    match value:
         case int():
             kind = "INT" if -_INT_BOUND <= value < _INT_BOUND else "BIGINT"
             return str(value) if 0 <= value < _INT_BOUND else _cast(str(value), kind)

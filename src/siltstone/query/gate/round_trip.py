@@ -35,11 +35,7 @@ _BETWEEN_ARGUMENTS: Final = frozenset({"FROM", "FOR", "PLACING", "IN"})
 
 
 def check_round_trip(original: Collection[Token], written: Collection[Token], names: Collection[str]) -> None:
-    """Reject a text with a token that is missing in the rewrite; `names` of datasets may be left out before a column.
-
-    Raises:
-        InvalidRequest: a token is missing; the message has its position.
-    """
+    """Reject a text with a token that is missing in the rewrite; `names` of datasets may be left out before a column."""
     remaining = Counter(_spelling(token) for token in written)
     worded = any(token.text.upper() in _WORDED for token in original)
     for token in _as_rewritten(list(original)):
@@ -79,8 +75,4 @@ def _spelling(token: Token) -> tuple[str, str]:
     if kind in _NAMES:
         upper = token.text.upper()
         return ("name", f"{upper.removesuffix('S')}S" if upper in INTERVAL_UNITS else upper)
-    if kind is TokenType.STRING:
-        return ("string", token.text)
-    if kind is TokenType.NUMBER:
-        return ("number", token.text)
-    return ("word", kind.name)
+    return (kind.name, token.text if kind in (TokenType.STRING, TokenType.NUMBER) else "")

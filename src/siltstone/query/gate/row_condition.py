@@ -1,7 +1,6 @@
 """Admits conditions on one row, as after WHERE, with the words, functions and types of a query.
 
-The text passes the gate like a query: tokens by Spark's rules, a tree, and the tree rewritten. Spark gets the rewritten
-text.
+The text passes the gate like a query, and Spark gets the rewritten text.
 """
 
 from collections.abc import Collection
@@ -50,14 +49,12 @@ def condition_of(text: str, columns: Collection[str]) -> str:
     """
     tokens, condition = _read(text)
     for node in condition.walk():
-        if isinstance(node, _NOT_IN_ONE_ROW) or (
-            isinstance(node, exp.Anonymous) and node.name.lower() in _MANY_ROW_FUNCTIONS
-        ):
-            shown = node.name if isinstance(node, exp.Anonymous) else node.key.upper()
-            raise InvalidRequest(f"A condition is about one row; {shown}{position_suffix(node)} cannot be in it.")
-        if isinstance(node, exp.Anonymous) and node.name.lower() in _RANDOM_FUNCTIONS:
+        function = node.name.lower() if isinstance(node, exp.Anonymous) else ""
+        if isinstance(node, _NOT_IN_ONE_ROW) or function in _MANY_ROW_FUNCTIONS:
+            raise _not_of_one_row(node)
+        if function in _RANDOM_FUNCTIONS:
             raise InvalidRequest(
-                f"A condition holds or not; {node.name}{position_suffix(node)} is another one each time."
+                f"A condition must give the same answer each time. {node.name}{position_suffix(node)} does not."
             )
     existing = frozenset(name.lower() for name in columns)
     named = [column.parts[0].name for column in condition.find_all(exp.Column)]  # further parts are fields of a struct
@@ -68,9 +65,9 @@ def condition_of(text: str, columns: Collection[str]) -> str:
         raise InvalidRequest("A condition names at least one column; this one would be the same for every row.")
     check_syntax(condition, columns=existing)
     written = SqlWriter(table=_no_table, common_table=_no_table).write(condition)
-    again = tokenize(written)
-    check_round_trip(tokens, again, ())
-    check_same(condition, _inside(again, written), table=_no_table)
+    written_tokens = tokenize(written)
+    check_round_trip(tokens, written_tokens, ())
+    check_same(condition, _inside(written_tokens, written), table=_no_table)
     return written
 
 
@@ -108,4 +105,9 @@ def _inside(tokens: list[Token], text: str) -> exp.Expr | None:
 
 
 def _no_table(node: exp.Expr) -> NoReturn:
-    raise InvalidRequest(f"A condition is about one row; {node.key.upper()}{position_suffix(node)} cannot be in it.")
+    raise _not_of_one_row(node)
+
+
+def _not_of_one_row(node: exp.Expr) -> InvalidRequest:
+    shown = node.name if isinstance(node, exp.Anonymous) else node.key.upper()
+    return InvalidRequest(f"A condition is about one row. {shown}{position_suffix(node)} cannot be in it.")

@@ -93,11 +93,7 @@ def _rule(*kinds: type[exp.Expr]) -> Callable[[_Rule], _Rule]:
 
 
 def check_syntax(tree: exp.Expr, *, columns: frozenset[str] = frozenset()) -> Syntax:
-    """Check every node of a tree, and return what it uses.
-
-    Raises:
-        InvalidRequest: a node is not allowed; the message names it and its position.
-    """
+    """Check every node of a tree, and return what it uses."""
     used = Syntax(columns=columns)
     for node in tree.dfs():
         _check_node(node)
@@ -237,11 +233,7 @@ _LONGEST: Final = 2**63
 
 
 def range_of(node: exp.Expr) -> range | None:
-    """Return the numbers that ``range(...)`` in a FROM generates; None for any other table.
-
-    Raises:
-        InvalidRequest: its arguments are not whole numbers, or it has too many rows.
-    """
+    """Return the numbers that ``range(...)`` in a FROM generates; None for any other table."""
     function = node.this
     if not isinstance(node, exp.Table) or not isinstance(function, exp.Anonymous) or function.name.lower() != "range":
         return None

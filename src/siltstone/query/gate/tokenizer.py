@@ -19,150 +19,65 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from siltstone.errors import InvalidRequest
 
+_PLAIN_KEYWORDS: Final = """
+    ALL AND ANTI ASC BETWEEN CASE CROSS CUBE CURRENT_DATE CURRENT_TIMESTAMP DESC DISTINCT DIV ELSE END ESCAPE EXCEPT
+    EXISTS FALSE FILTER FIRST FROM FULL HAVING ILIKE IN INNER INTERSECT INTERVAL IS JOIN LATERAL LEFT LIKE LIMIT
+    NATURAL NOT NULL OFFSET ON OR OUTER OVER PIVOT QUALIFY RANGE RECURSIVE RIGHT RLIKE ROLLUP ROW ROWS SELECT SEMI
+    THEN TRUE UNION UNPIVOT USING VALUES VIEW WHEN WHERE WINDOW WITH
+"""
 KEYWORDS: Final[dict[str, TokenType]] = {
-    "ALL": TokenType.ALL,
-    "AND": TokenType.AND,
-    "ANTI": TokenType.ANTI,
+    **{word: TokenType[word] for word in _PLAIN_KEYWORDS.split()},
     "AS": TokenType.ALIAS,
-    "ASC": TokenType.ASC,
-    "BETWEEN": TokenType.BETWEEN,
-    "CASE": TokenType.CASE,
-    "CROSS": TokenType.CROSS,
-    "CUBE": TokenType.CUBE,
-    "CURRENT_DATE": TokenType.CURRENT_DATE,
-    "CURRENT_TIMESTAMP": TokenType.CURRENT_TIMESTAMP,
-    "DESC": TokenType.DESC,
-    "DISTINCT": TokenType.DISTINCT,
-    "DIV": TokenType.DIV,
-    "ELSE": TokenType.ELSE,
-    "END": TokenType.END,
-    "ESCAPE": TokenType.ESCAPE,
-    "EXCEPT": TokenType.EXCEPT,
-    "EXISTS": TokenType.EXISTS,
-    "FALSE": TokenType.FALSE,
-    "FILTER": TokenType.FILTER,
-    "FIRST": TokenType.FIRST,
-    "FROM": TokenType.FROM,
-    "FULL": TokenType.FULL,
     "GROUP BY": TokenType.GROUP_BY,
     "GROUPING SETS": TokenType.GROUPING_SETS,
-    "HAVING": TokenType.HAVING,
-    "ILIKE": TokenType.ILIKE,
-    "IN": TokenType.IN,
-    "INNER": TokenType.INNER,
-    "INTERSECT": TokenType.INTERSECT,
-    "INTERVAL": TokenType.INTERVAL,
-    "IS": TokenType.IS,
-    "JOIN": TokenType.JOIN,
-    "LATERAL": TokenType.LATERAL,
-    "LEFT": TokenType.LEFT,
-    "LIKE": TokenType.LIKE,
-    "LIMIT": TokenType.LIMIT,
     "MINUS": TokenType.EXCEPT,
-    "NATURAL": TokenType.NATURAL,
-    "NOT": TokenType.NOT,
-    "NULL": TokenType.NULL,
-    "OFFSET": TokenType.OFFSET,
-    "ON": TokenType.ON,
-    "OR": TokenType.OR,
     "ORDER BY": TokenType.ORDER_BY,
-    "OUTER": TokenType.OUTER,
-    "OVER": TokenType.OVER,
     "PARTITION BY": TokenType.PARTITION_BY,
-    "PIVOT": TokenType.PIVOT,
-    "QUALIFY": TokenType.QUALIFY,
-    "RANGE": TokenType.RANGE,
-    "RECURSIVE": TokenType.RECURSIVE,
     "REGEXP": TokenType.RLIKE,
-    "RIGHT": TokenType.RIGHT,
-    "RLIKE": TokenType.RLIKE,
-    "ROLLUP": TokenType.ROLLUP,
-    "ROW": TokenType.ROW,
-    "ROWS": TokenType.ROWS,
-    "SELECT": TokenType.SELECT,
-    "SEMI": TokenType.SEMI,
-    "THEN": TokenType.THEN,
-    "TRUE": TokenType.TRUE,
-    "UNION": TokenType.UNION,
-    "UNPIVOT": TokenType.UNPIVOT,
-    "USING": TokenType.USING,
-    "VALUES": TokenType.VALUES,
-    "VIEW": TokenType.VIEW,
-    "WHEN": TokenType.WHEN,
-    "WHERE": TokenType.WHERE,
-    "WINDOW": TokenType.WINDOW,
-    "WITH": TokenType.WITH,
 }
 """Keywords. Those of two words are adjacent in the text."""
 
+_PLAIN_TYPES: Final = """
+    ARRAY BIGINT BINARY BOOLEAN DATE DECIMAL DOUBLE FLOAT INT MAP SMALLINT STRUCT TINYINT
+"""
 TYPE_WORDS: Final[dict[str, TokenType]] = {
-    "ARRAY": TokenType.ARRAY,
-    "BIGINT": TokenType.BIGINT,
-    "BINARY": TokenType.BINARY,
-    "BOOLEAN": TokenType.BOOLEAN,
+    **{word: TokenType[word] for word in _PLAIN_TYPES.split()},
     "BYTE": TokenType.TINYINT,
-    "DATE": TokenType.DATE,
     "DEC": TokenType.DECIMAL,
-    "DECIMAL": TokenType.DECIMAL,
-    "DOUBLE": TokenType.DOUBLE,
-    "FLOAT": TokenType.FLOAT,
-    "INT": TokenType.INT,
     "INTEGER": TokenType.INT,
     "LONG": TokenType.BIGINT,
-    "MAP": TokenType.MAP,
     "NUMERIC": TokenType.DECIMAL,
     "REAL": TokenType.FLOAT,
     "SHORT": TokenType.SMALLINT,
-    "SMALLINT": TokenType.SMALLINT,
     "STRING": TokenType.TEXT,
-    "STRUCT": TokenType.STRUCT,
     "TIMESTAMP": TokenType.TIMESTAMPTZ,
     "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
     "TIMESTAMP_NTZ": TokenType.TIMESTAMPNTZ,
-    "TINYINT": TokenType.TINYINT,
 }
 """Types, by all their names. Such a word is a type only in the place of a type; elsewhere it is a name."""
 
-REFUSED_WORDS: Final = frozenset(
-    {
-        "ALTER",
-        "ANALYZE",
-        "CACHE",
-        "CLUSTER",
-        "CREATE",
-        "DELETE",
-        "DISTRIBUTE",
-        "DROP",
-        "GRANT",
-        "INSERT",
-        "INTO",
-        "MATCH_RECOGNIZE",
-        "MERGE",
-        "OVERWRITE",
-        "REVOKE",
-        "TABLE",
-        "TABLESAMPLE",
-        "TRUNCATE",
-        "UPDATE",
-    }
-)
+_REFUSED_WORDS: Final = """
+    ALTER ANALYZE CACHE CLUSTER CREATE DELETE DISTRIBUTE DROP GRANT INSERT INTO MATCH_RECOGNIZE MERGE OVERWRITE REVOKE
+    TABLE TABLESAMPLE TRUNCATE UPDATE
+"""
+REFUSED_WORDS: Final = frozenset(_REFUSED_WORDS.split())
 """Words of statements and clauses that are not allowed in a query. As a name, such a word needs backticks."""
 
 INSTEAD: Final = {
     "ALTER": "Columns are added with silt alter or Dataset.alter.",
-    "CLUSTER": "Rows come in the order of ORDER BY.",
     "CREATE": "Make a dataset with silt create or Lake.create.",
     "DELETE": "Hide rows with silt tombstone or Dataset.tombstone (by key, or where=); a purge takes them from disk.",
-    "DISTRIBUTE": "Rows come in the order of ORDER BY.",
     "DROP": "Drop a dataset with silt drop or Lake.drop.",
     "INSERT": "Write rows with silt upsert or Dataset.upsert, into a log with silt append or Dataset.append.",
     "INTO": "Write a result to a file with silt sql --out, rows with silt upsert or silt append.",
-    "MERGE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
-    "OVERWRITE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
     "TABLE": "Write SELECT * FROM it.",
     "TABLESAMPLE": "It has other rows each time. Choose by a hash: WHERE pmod(xxhash64(id), 100) < 10.",
     "TRUNCATE": "Hide rows with silt tombstone, or drop the dataset with silt drop.",
-    "UPDATE": "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
+    **dict.fromkeys(("CLUSTER", "DISTRIBUTE"), "Rows come in the order of ORDER BY."),
+    **dict.fromkeys(
+        ("MERGE", "OVERWRITE", "UPDATE"),
+        "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
+    ),
 }
 """Advice for some of the refused words."""
 
@@ -251,7 +166,7 @@ def tokenize(text: str) -> list[Token]:
             statement.
     """
     tokens: list[Token] = []
-    index, ended, lines = 0, None, _Lines(text)
+    index, ended, lines = 0, False, _Lines(text)
     while index < len(text):
         if text[index] == " ":
             index += 1
@@ -264,9 +179,9 @@ def tokenize(text: str) -> list[Token]:
         if kind in ("space", "line", "comment"):
             continue
         if kind == "end":
-            ended = start if ended is None else ended
+            ended = True
             continue
-        if ended is not None:
+        if ended:
             raise InvalidRequest(
                 f"A query must be exactly one SELECT: a second statement begins at {position_at(text, start)}."
             )

@@ -57,35 +57,27 @@ _COUNTED: Final = (
 def check_same(
     read: exp.Expr, written: exp.Expr | None, *, table: Resolve, datasets: frozenset[Path] = frozenset()
 ) -> None:
-    """Reject a rewrite whose tree differs from the tree of the original.
+    """Reject a rewrite whose tree differs from the tree of the original, or cannot be parsed (None).
 
-    Args:
-        read: the tree of the original text.
-        written: the tree of the rewritten text, None if it cannot be parsed.
-        table: returns the name under which the rewrite reads a table of the original.
-        datasets: names that the rewrite leaves out before a column, except for their last part.
-
-    Raises:
-        InvalidRequest: they differ. Nothing was run.
+    `datasets` are names that the rewrite leaves out before a column, except for their last part.
     """
     pairs: list[tuple[object, object]] = [(read, written)]
     while pairs:
-        one, other = pairs.pop()
-        one, other = _bare(one), _bare(other)
-        if isinstance(one, exp.Expr) and isinstance(other, exp.Expr):
-            parts = _parts(one, other, table, datasets)
+        before, after = map(_bare, pairs.pop())
+        if isinstance(before, exp.Expr) and isinstance(after, exp.Expr):
+            parts = _parts(before, after, table, datasets)
             if parts is None:
                 raise _changed()
             pairs += parts
-        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            pairs += zip(one, other, strict=True)
-        elif one != other:
+        elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+            pairs += zip(before, after, strict=True)
+        elif before != after:
             raise _changed()
 
 
-def decides_alike(one: exp.Expr, other: exp.Expr) -> bool:
+def decides_alike(typed: exp.Expr, plain: exp.Expr) -> bool:
     """True if two trees of one text have the same conditions, negations, joins and clauses. Functions may differ."""
-    return Counter(_deciding(one)) == Counter(_deciding(other))
+    return Counter(_deciding(typed)) == Counter(_deciding(plain))
 
 
 def _deciding(tree: exp.Expr) -> Iterator[tuple[str, bool]]:
@@ -113,24 +105,26 @@ def _bare(node: object) -> object:
 
 
 def _parts(
-    one: exp.Expr, other: exp.Expr, table: Resolve, datasets: frozenset[Path]
+    before: exp.Expr, after: exp.Expr, table: Resolve, datasets: frozenset[Path]
 ) -> list[tuple[object, object]] | None:
     """Return the parts of two nodes that are to be compared; None if the nodes differ."""
-    if (path := _path(one)) is not None:
-        if _shortened(path, datasets) != _path(other) and not _is_unit(one, other):
+    if (path := _path(before)) is not None:
+        dataset = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
+        shortened = path[len(dataset) - 1 :] if dataset else path  # without catalog and schema
+        if shortened != _path(after) and not _is_unit(before, after):
             return None
-        return [(one.this, other.this)] if isinstance(one.this, exp.Star) else []  # a star may exclude columns
-    if type(one) is not type(other):
+        return [(before.this, after.this)] if isinstance(before.this, exp.Star) else []  # a star may exclude columns
+    if type(before) is not type(after):
         return None
-    left, right = _arguments(one), _arguments(other)
-    if isinstance(one, exp.Table) and isinstance(other, exp.Table) and isinstance(one.this, exp.Identifier):
-        if table(one) != tuple(part.name for part in other.parts) or one.alias_or_name != other.alias_or_name:
+    left, right = _arguments(before), _arguments(after)
+    if isinstance(before, exp.Table) and isinstance(after, exp.Table) and isinstance(before.this, exp.Identifier):
+        if table(before) != tuple(part.name for part in after.parts) or before.alias_or_name != after.alias_or_name:
             return None
-        left["alias"], right["alias"] = one.alias_column_names, other.alias_column_names
+        left["alias"], right["alias"] = before.alias_column_names, after.alias_column_names
         left, right = ({k: v for k, v in side.items() if k not in _TABLE_NAMES} for side in (left, right))
     if left.keys() != right.keys():
         return None
-    return [(_text(one, left[name]), _text(other, right[name])) for name in left]
+    return [(_text(before, left[name]), _text(after, right[name])) for name in left]
 
 
 _TABLE_NAMES: Final = frozenset({"this", "db", "catalog"})
@@ -156,14 +150,12 @@ def _path(node: exp.Expr) -> Path | None:
     return (*(part.name for part in node.parts), *reversed(fields)) if isinstance(node, exp.Column) else None
 
 
-def _shortened(path: Path, datasets: frozenset[Path]) -> Path:
-    """Leave catalog and schema out before a column."""
-    dataset = next((name for name in datasets if path[: len(name)] == name and len(path) > len(name)), ())
-    return path[len(dataset) - 1 :] if dataset else path
-
-
-def _is_unit(one: exp.Expr, other: exp.Expr) -> bool:
+def _is_unit(before: exp.Expr, after: exp.Expr) -> bool:
     """True for two spellings of a unit, as in ``dateadd(day, 1, d)``."""
-    if not isinstance(one, exp.Column) or not isinstance(one.parent, exp.Anonymous):
+    if not isinstance(before, exp.Column) or not isinstance(before.parent, exp.Anonymous):
         return False
-    return one.name.upper() in UNITS_OF_TIME and one.parent.name.lower() in WITH_UNIT and other.name == one.name.upper()
+    return (
+        before.name.upper() in UNITS_OF_TIME
+        and before.parent.name.lower() in WITH_UNIT
+        and after.name == before.name.upper()
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
+from siltstone.dataset.read.retry import SNAPSHOT_TRIES
 from siltstone.dataset.snapshot import files_vanished
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, Unavailable, first_line
@@ -20,7 +21,7 @@ from siltstone.query.hot.directives import DirectiveFollower, DirectiveStore
 from siltstone.query.hot.duckdb_engine import budget_bytes
 from siltstone.query.hot.duckdb_types import UnsupportedType
 from siltstone.query.hot.fill import Progress
-from siltstone.query.hot.fill_queue import LOOKS, NO_LIMIT, Filler
+from siltstone.query.hot.fill_queue import NO_LIMIT, Filler
 from siltstone.query.hot.memory_reclaim import MemoryReclaimer
 from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
 from siltstone.query.hot.resident import NotResident, Refreshed, Resident, State
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 REFILL_ROWS: Final = 500_000
 """Most rows of a dataset that is filled again while the query waits. A larger one is filled in the background."""
-
 REFILL_WAIT_SECONDS: Final = 10.0
 """Longest wait of a query for the fill of another dataset before such a fill."""
 
@@ -83,13 +83,9 @@ class HotCache:
         )
         self._filler = Filler(self._residents, store=resolver.store, clock=clock)
         self._reclaimer = MemoryReclaimer(self._residents)
-        self._follower = (
-            DirectiveFollower(directives, self._residents, self._filler, clock=clock)
-            if directives is not None
-            else None
-        )
-
-    # ---- queries -------------------------------------------------------------------------------------------------
+        self._follower: DirectiveFollower | None = None
+        if directives is not None:
+            self._follower = DirectiveFollower(directives, self._residents, self._filler, clock=clock)
 
     def decide(self, name: str) -> Decision:
         """Return whether a dataset is resident or may become so, and why, without changing anything.
@@ -97,8 +93,7 @@ class HotCache:
         Raises:
             NotFound: there is no such dataset.
         """
-        store = self._resolver.store(name)
-        return self._decide(self._residents.slot(name), store)
+        return self._decide(self._residents.slot(name), self._resolver.store(name))
 
     @contextmanager
     def pinned(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
@@ -142,14 +137,12 @@ class HotCache:
         """Return the statistics of every dataset that was queried."""
         return self._residents.stats()
 
-    # ---- fill and evict ------------------------------------------------------------------------------------------
-
     def fill(
-        self, name: str, *, by_name: bool = True, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
+        self, name: str, *, by_name: bool = True, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
     ) -> Entry:
         """Fill a dataset now if it is not resident, evicting others if necessary, and return its statistics.
 
-        With `by_name` false, only less used datasets are evicted. `patience` bounds the wait for other fills.
+        With `by_name` false, only less used datasets are evicted. `wait` bounds the wait for other fills.
 
         Raises:
             NotResident: it does not fit or cannot be hot, and nothing was changed. Or the fill exceeded its memory
@@ -159,7 +152,7 @@ class HotCache:
         """
         self._check_open()
         self._resolver.store(name)
-        return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, patience=patience)
+        return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, wait=wait)
 
     def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
         """Fill a dataset if it is not resident, and never evict it for another one.
@@ -208,8 +201,6 @@ class HotCache:
         if self._follower is not None:
             self._follower.check()
 
-    # ---- refresh -------------------------------------------------------------------------------------------------
-
     def _decide(self, slot: Slot, store: Store) -> Decision:
         if slot.is_resident(store.incarnation):
             return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
@@ -218,12 +209,12 @@ class HotCache:
         return self._filler.admission(slot, store, by_name=False)
 
     def _pin(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
-        for _ in range(LOOKS):
+        for _ in range(SNAPSHOT_TRIES):
             try:
                 return self._pin_once(names)
             except _Stale as stale:
                 self._refill(stale)
-        raise NotResident(f"{', '.join(names)}: Not resident: changed again and again while it was filled.")
+        raise NotResident(f"Dataset {', '.join(names)}: Not resident: changed during each of {SNAPSHOT_TRIES} fills.")
 
     def _pin_once(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
         with ExitStack() as locks:
@@ -266,10 +257,7 @@ class HotCache:
         return resident
 
     def _refill(self, stale: "_Stale") -> None:
-        """Fill a dataset again: here if it is small, otherwise in the background.
-
-        In the second case the query is not answered hot.
-        """
+        """Fill a dataset again: here if it is small. Otherwise in the background, and the query is not answered hot."""
         filling = self._residents.filling
         if stale.rows <= REFILL_ROWS and filling.acquire(timeout=REFILL_WAIT_SECONDS):
             try:
@@ -291,13 +279,13 @@ def _apply_changes(resident: Resident) -> Refreshed | None:
     """Apply the changes since the last refresh. Retry if a file was removed meanwhile."""
     import duckdb
 
-    for _ in range(LOOKS):
+    for _ in range(SNAPSHOT_TRIES):
         try:
             return resident.refresh()
         except FileNotFoundError:
             continue
         except (duckdb.Error, UnsupportedType) as error:
-            raise NotResident(f"What is new could not be applied ({first_line(error)}).") from error
+            raise NotResident(f"Its new changes could not be applied ({first_line(error)}).") from error
     raise files_vanished(resident.store)
 
 

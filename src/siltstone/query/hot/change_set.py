@@ -56,9 +56,6 @@ class ChangeSet:
     """Last sequence that it contains."""
 
 
-# ---- compute -----------------------------------------------------------------------------------------------------
-
-
 def change_sets_above(store: Store, snapshot: Snapshot, sequence: int) -> Iterator[ChangeSet]:
     """Yield the effect of the changes above a sequence, to be applied one after the other.
 
@@ -98,15 +95,12 @@ def _keyed_changes(store: Store, above: Snapshot) -> ChangeSet:
 def _log_changes(store: Store, above: Snapshot) -> ChangeSet:
     filters = tombstone_filters(store, above)
     appended = append_rows(store, above, filters, columns=store.schema.names).cast(store.schema)
-    deletes = [Deletes(one.columns, one.rows.select(list(one.columns))) for one in filters]
+    deletes = [Deletes(hidden.columns, hidden.rows.select(list(hidden.columns))) for hidden in filters]
     dedup = store.spec.dedup_by
     if dedup and store.spec.survivor is Survivor.LAST and appended.num_rows:
         deletes.append(Deletes(dedup, appended.select(list(dedup))))
     first = dedup if store.spec.survivor is Survivor.FIRST else ()
     return ChangeSet(deletes=tuple(deletes), inserts=appended, unless_equal=first)
-
-
-# ---- apply -------------------------------------------------------------------------------------------------------
 
 
 def apply(cursor: "DuckDBPyConnection", table: str, changes: ChangeSet) -> tuple[int, int]:

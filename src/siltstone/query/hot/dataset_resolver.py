@@ -17,11 +17,7 @@ class DatasetResolver:
         self._mutex = threading.Lock()
 
     def store(self, name: str) -> Store:
-        """Return the store that a name has now.
-
-        Raises:
-            NotFound: there is no such dataset.
-        """
+        """Return the store that a name has now."""
         version = self._registry.version()
         cached_version, cached = self._cached.get(name, (None, None))
         if cached is not None and cached_version == version:

@@ -112,8 +112,6 @@ class DirectiveStore:
         self._directives.write(directive.name + SUFFIX, directive.to_dict() | {"at": self._clock.now().isoformat()})
         return directive
 
-    # ---- status of processes -------------------------------------------------------------------------------------
-
     def publish_stats(self, process: str, stats: CacheStats) -> None:
         """Write the status file of a process; do nothing if the process may not write it."""
         if not may_compact(self._role) or not self._layout.is_lake():
@@ -140,13 +138,10 @@ class DirectiveStore:
         for path in _files(self._statuses.folder):
             with contextlib.suppress(SiltstoneError):
                 status = self._statuses.read(path.name)
-                if status is None:
-                    continue
-                if _is_dead(status, self._clock.now()):
-                    if may_compact(self._role):
-                        self._statuses.remove(path.name)
-                    continue
-                live.append(status)
+                if status is not None and not _is_dead(status, self._clock.now()):
+                    live.append(status)
+                elif status is not None and may_compact(self._role):
+                    self._statuses.remove(path.name)
         return sorted(live, key=lambda status: (str(status.get("host")), int(status.get("pid") or 0)))
 
 
@@ -163,24 +158,15 @@ def _is_dead(status: dict[str, Any], now: datetime) -> bool:
     An older version did not write where its processes run. Such a process counts as dead after `STATUS_EXPIRY`
     without a status.
     """
+    import psutil
+
     if status.keys().isdisjoint({"space", "machine"}):
         return not isinstance(status.get("at"), str) or now - datetime.fromisoformat(status["at"]) > STATUS_EXPIRY
     if status.get("space") == process_space():
-        return not _is_alive(status.get("pid"))
+        pid = status.get("pid")
+        return not (isinstance(pid, int) and psutil.pid_exists(pid))
     is_restarted = status.get("machine") != machine() and status.get("installation") == installation()
     return is_restarted and installation() != ""
-
-
-def _is_alive(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # the process is alive and belongs to another user
-    return True
 
 
 class DirectiveFollower:

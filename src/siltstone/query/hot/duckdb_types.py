@@ -52,9 +52,6 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
 
     >>> duck_type(pa.list_(pa.decimal128(10, 2)), column="prices")
     'DECIMAL(10,2)[]'
-
-    Raises:
-        UnsupportedType: DuckDB has no type with the same values.
     """
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -74,11 +71,7 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
 
 
 def columns_sql(schema: pa.Schema) -> str:
-    """Return the column list of CREATE TABLE.
-
-    Raises:
-        UnsupportedType: DuckDB cannot store a column exactly.
-    """
+    """Return the column list of CREATE TABLE."""
     return ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=f.name)}" for f in schema)
 
 
@@ -91,9 +84,8 @@ def check_values(rows: pa.Table) -> None:
     for field in rows.schema:
         for array in _times(rows.column(field.name).chunks):
             width = array.type.bit_width
-            found = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64()))  # noqa: PLR2004
-            low, high = found["min"].as_py(), found["max"].as_py()
-            if low is not None and max(-low, high) > _LAST[width]:
+            bounds = pc.min_max(array.view(pa.int32() if width == 32 else pa.int64())).as_py()  # noqa: PLR2004
+            if bounds["min"] is not None and max(-bounds["min"], bounds["max"]) > _LAST[width]:
                 raise UnsupportedType(
                     f"Column {field.name!r} holds a time at the end of all times, which the hot engine does not take."
                 )

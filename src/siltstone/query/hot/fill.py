@@ -166,23 +166,16 @@ class _RunningFill:
 
 def pieces(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
     """Yield the user's columns of base in pieces."""
-    waiting: list[pa.Table] = []
-    count = 0
-    for batch in _batches(store, snapshot):
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= PIECE_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _batches(store: Store, snapshot: Snapshot) -> Iterator[pa.Table]:
     names = set(store.schema.names)
+    waiting: list[pa.Table] = []
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
         path = store.base.path / file.path
         with readable(path), store.opened(path) as parquet:
             columns = [name for name in parquet.schema_arrow.names if name in names]
             for batch in batches(parquet, BATCH_ROWS, columns=columns):
-                yield filled(pa.Table.from_batches([batch]), store.schema)
+                waiting.append(filled(pa.Table.from_batches([batch]), store.schema))
+                if sum(part.num_rows for part in waiting) >= PIECE_ROWS:
+                    yield pa.concat_tables(waiting)
+                    waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

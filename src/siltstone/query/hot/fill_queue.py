@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from siltstone.clock import Clock
+from siltstone.dataset.read.retry import SNAPSHOT_TRIES
 from siltstone.dataset.snapshot import Snapshot, files_vanished
 from siltstone.dataset.store import Store
 from siltstone.errors import SiltstoneError
@@ -18,13 +19,8 @@ from siltstone.query.hot.resident import NotResident, Resident, has_columns_of
 from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
 from siltstone.query.hot.stats import Entry
 
-LOOKS: Final = 5
-"""Attempts to read when files disappear. Five purges during one read mean that something else is wrong."""
-
 UNFIT_SECONDS: Final = 600.0
 """Seconds after a fill met a value that DuckDB does not support, during which no query starts another fill."""
-
-
 NO_LIMIT: Final = WaitPolicy()
 
 
@@ -67,28 +63,22 @@ class Filler:
             slot.fill_scheduled = False
 
     def fill(
-        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, patience: WaitPolicy = NO_LIMIT
+        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
     ) -> Entry:
-        """Fill a slot if it is not resident.
-
-        Raises:
-            NotResident: the dataset is not admitted, cannot be hot, exceeds its memory limit, or the wait for other
-                fills ended.
-            NotFound: there is no such dataset.
-        """
-        with self._residents.exclusive_fill(slot, patience):
-            for _ in range(LOOKS):
+        """Fill a slot if it is not resident. Errors are those of `HotCache.fill`."""
+        with self._residents.exclusive_fill(slot, wait):
+            for _ in range(SNAPSHOT_TRIES):
                 store = self._store(slot.name)
                 if slot.is_resident(store.incarnation):
                     return slot.entry
                 try:
-                    return self._fill_once(slot, store.current(), by_name=by_name, progress=progress, patience=patience)
+                    return self._fill_once(slot, store.current(), by_name=by_name, progress=progress, wait=wait)
                 except (FileNotFoundError, DatasetChanged):
                     continue
         raise files_vanished(self._store(slot.name))
 
     def _fill_once(
-        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, patience: WaitPolicy
+        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, wait: WaitPolicy
     ) -> Entry:
         generation, slot.folder = slot.generation, store.path
         snapshot = store.snapshot()
@@ -107,7 +97,7 @@ class Filler:
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
         try:
-            resident, size_bytes = self._fill_table(slot, store, snapshot, progress, patience)
+            resident, size_bytes = self._fill_table(slot, store, snapshot, progress, wait)
         finally:
             slot.note(filling=False)
         with slot.lock:
@@ -117,12 +107,12 @@ class Filler:
             return self._publish(slot, resident, size_bytes, started)
 
     def _fill_table(
-        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, patience: WaitPolicy
+        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, wait: WaitPolicy
     ) -> tuple[Resident, int]:
         """Fill a table, and return it with its memory in bytes."""
 
         def stopping() -> bool:
-            patience.check()
+            wait.check()
             return self._residents.closing.is_set()
 
         engine = self._residents.engine
@@ -188,7 +178,7 @@ def _unfit_reason(slot: Slot, store: Store, now: float, *, by_name: bool) -> str
 
 def _estimate(slot: Slot, store: Store, snapshot: Snapshot | None) -> int:
     snapshot = snapshot or store.snapshot()
-    for _ in range(LOOKS):
+    for _ in range(SNAPSHOT_TRIES):
         version = snapshot.base.version
         if slot.estimate is not None and slot.estimate[0] == version:
             break

@@ -1,6 +1,6 @@
 """Reclaims memory after an answer: frees deleted rows, compresses new rows, and evicts residents above the budget."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Final
 
 from siltstone.errors import first_line
@@ -48,10 +48,7 @@ class MemoryReclaimer:
         import duckdb
 
         try:
-            if copy:
-                self._copy(slot, resident)
-            else:
-                self._compress(slot, resident)
+            (self._copy if copy else self._compress)(slot, resident)
         except duckdb.Error as error:
             if slot.resident is resident:  # no memory for a copy; after an eviction the error does not matter
                 slot.note(reason=f"Its rows could not be packed ({first_line(error)}).")
@@ -61,11 +58,8 @@ class MemoryReclaimer:
     def _compress(self, slot: Slot, resident: Resident) -> None:
         engine = self._residents.engine
         inserted_rows, before = slot.inserted_rows, engine.table_bytes()
-        cursor = engine.cursor()
-        try:
+        with closing(engine.cursor()) as cursor:
             cursor.execute(f"CHECKPOINT {resident.database}")
-        finally:
-            cursor.close()
         with slot.lock:
             if slot.resident is resident:
                 slot.inserted_rows -= inserted_rows

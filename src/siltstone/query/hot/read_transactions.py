@@ -41,11 +41,7 @@ class Reader:
     _prepared: "OrderedDict[str, DuckDBPyRelation]" = field(default_factory=OrderedDict)
 
     def prepared(self, sql: str) -> "DuckDBPyRelation":
-        """Return a prepared query, from the cache if it was prepared before.
-
-        Raises:
-            duckdb.Error: DuckDB cannot parse it.
-        """
+        """Return a prepared query, from the cache if it was prepared before."""
         query = self._prepared.pop(sql, None)
         if query is None:
             query = self.cursor.sql(sql)
@@ -53,13 +49,6 @@ class Reader:
         while len(self._prepared) > MOST_PREPARED:
             self._prepared.popitem(last=False)
         return query
-
-    def cancel_result(self) -> None:
-        """Cancel a partly fetched result. DuckDB cannot start the next query on this cursor otherwise."""
-        import duckdb
-
-        with contextlib.suppress(duckdb.Error):
-            self.cursor.abort()
 
     def end(self) -> None:
         """Roll back the transaction, if it is still open, and close its cursor."""
@@ -101,7 +90,10 @@ class Readers:
         `current` is called under the lock of `end_idle`, which runs after a dataset has changed. So no outdated transaction
         stays.
         """
-        reader.cancel_result()
+        import duckdb
+
+        with contextlib.suppress(duckdb.Error):
+            reader.cursor.abort()  # DuckDB cannot start the next query beside a partly fetched result
         with self._mutex:
             reusable = sum(map(len, self._idle.values())) < MOST_IDLE and current()
             if reusable:

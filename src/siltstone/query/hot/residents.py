@@ -27,8 +27,8 @@ from siltstone.query.hot.read_transactions import Readers
 from siltstone.query.hot.resident import NotResident, Resident
 from siltstone.query.hot.stats import CacheStats, Entry
 
-LOOK_SECONDS: Final = 0.05
-"""Interval in seconds at which a waiting thread checks whether it may wait longer."""
+WAIT_CHECK_SECONDS: Final = 0.05
+"""Interval at which a waiting thread checks whether it may wait longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +90,6 @@ class Slot:
         resident = self.resident
         return resident is not None and resident.state.incarnation == incarnation
 
-    def held(self) -> Held | None:
-        """Return the resident as the admission policy sees it; None if there is no resident."""
-        if self.resident is None:
-            return None
-        return Held(
-            name=self.name,
-            size_bytes=self.entry.size_bytes,
-            pinned=self.entry.pinned,
-            used_seconds=self.used_seconds,
-        )
-
 
 class Residents:
     """The slots, by name. Thread-safe."""
@@ -127,7 +116,11 @@ class Residents:
 
     def held(self) -> list[Held]:
         """Return the residents as the admission policy sees them."""
-        return [held for slot in self.all() if (held := slot.held()) is not None]
+        resident = [(slot.entry, slot.used_seconds) for slot in self.all() if slot.resident is not None]
+        return [
+            Held(name=entry.name, size_bytes=entry.size_bytes, pinned=entry.pinned, used_seconds=used)
+            for entry, used in resident
+        ]
 
     def stats(self) -> CacheStats:
         """Return the statistics of every slot."""
@@ -154,17 +147,13 @@ class Residents:
         return True
 
     @contextmanager
-    def exclusive_fill(self, slot: Slot, patience: WaitPolicy) -> Iterator[None]:
-        """Hold `filling` for a slot during a block.
-
-        Raises:
-            NotResident: other datasets were still being filled when the wait ended.
-        """
+    def exclusive_fill(self, slot: Slot, wait: WaitPolicy) -> Iterator[None]:
+        """Hold `filling` for a slot during a block, or raise NotResident when the wait for other fills ends."""
         waited = 0.0
-        while not self.filling.acquire(timeout=LOOK_SECONDS):
-            patience.check()
-            waited += LOOK_SECONDS
-            if waited >= patience.seconds:
+        while not self.filling.acquire(timeout=WAIT_CHECK_SECONDS):
+            wait.check()
+            waited += WAIT_CHECK_SECONDS
+            if waited >= wait.seconds:
                 raise NotResident(f"Dataset {slot.name}: Not resident yet: others are filled before it.")
         try:
             yield

@@ -2,7 +2,7 @@
 
 Nothing is passed through unchecked. Each node of the tree has its own rule. The rule knows the node's type in Spark,
 and writes SQL with that type and those values. A node, an argument or a type without a rule raises `Unsupported`. Then
-Spark answers.
+Spark answers. Every function of these modules may raise it.
 
 * `select` is the entry point: SELECT and FROM, set operations, common table expressions, subqueries.
 * `result_clauses` translates GROUP BY, HAVING, ORDER BY and LIMIT.

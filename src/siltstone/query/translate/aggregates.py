@@ -17,24 +17,12 @@ AVERAGE_DIGITS: Final = 4
 """Additional digits of an average of decimals, all behind the point."""
 MAX_AVERAGE_DIGITS: Final = 18
 """Decimals with more digits are left to Spark: DuckDB's intermediate sum could overflow."""
-AGGREGATES: Final = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.CountIf, exp.LogicalAnd, exp.LogicalOr)
-
-
-def is_aggregated(node: exp.Expr) -> bool:
-    """True if an expression contains an aggregate, outside of windows and subqueries."""
-    if isinstance(node, exp.Query):
-        return False
-    if isinstance(node, AGGREGATES):
-        filtered = node.parent if isinstance(node.parent, exp.Filter) else node
-        if not isinstance(filtered.parent, exp.Window):
-            return True
-    return any(is_aggregated(child) for child in node.iter_expressions())
 
 
 def _argument(to: ExpressionTranslator, node: exp.Expr) -> tuple[str, TypedSql]:
     """Return the word before an aggregate's argument, and the argument."""
     if isinstance(node.this, exp.Distinct):
-        check_args(node.this, frozenset({"expressions"}))
+        check_args(node.this, ("expressions",))
         if len(node.this.expressions) != 1:
             raise Unsupported("DISTINCT of several values in an aggregate")
         inner = to(node.this.expressions[0])
@@ -58,7 +46,7 @@ def _count(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.expressions:
         raise Unsupported("COUNT of several values")
     if isinstance(node.this, exp.Star):
-        check_args(node.this, frozenset())
+        check_args(node.this)
         return TypedSql(sql="count(*)", kind=LONG, name="count(1)")
     distinct, inner = _argument(to, node)
     return _named(node, TypedSql(sql=f"count({distinct}{inner.sql})", kind=LONG), inner, "count")
@@ -149,8 +137,6 @@ def _inserted(sql: str, addition: str) -> str:
     return f"CAST({inner}{addition} AS {kind}"
 
 
-# ---- windows --------------------------------------------------------------------------------------------------------
-
 _RANKS: Final[dict[type[exp.Expr], str]] = {
     exp.RowNumber: "row_number",
     exp.Rank: "rank",
@@ -165,30 +151,27 @@ def _window(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
         named = to.windows.get(node.args["alias"].name.lower())
         if named is None or node.args.get("partition_by") or node.args.get("order"):
             raise Unsupported("this WINDOW")
-        over = _over(to, named)
-        ordered = bool(named.args.get("order"))
-        framed = bool(named.args.get("spec"))
+        window: exp.Expr = named
     else:
-        over = _over(to, node)
-        ordered, framed = bool(node.args.get("order")), bool(node.args.get("spec"))
+        window = node
+    over = _over(to, window)
+    ordered = window.args.get("order") and not window.args.get("spec")
     function = node.this
+    if type(function) in (*_RANKS, exp.Lag, exp.Lead) and not ordered:
+        raise Unsupported(f"{function.key.upper()} without an order, or with a frame")
     if type(function) in _RANKS:
-        check_args(function, frozenset())
-        if not ordered or framed:
-            raise Unsupported(f"{function.key.upper()} without an order, or with a frame")
+        check_args(function)
         return TypedSql(sql=cast_sql(f"{_RANKS[type(function)]}() OVER {over}", INT), kind=INT)
     if isinstance(function, exp.Lag | exp.Lead):
-        return _neighbour(to, function, over, ordered=ordered, framed=framed)
+        return _neighbour(to, function, over)
     if isinstance(function, _OVER) and not isinstance(function.this, exp.Distinct):
         inner = to(function)
         return TypedSql(sql=_inserted(inner.sql, f" OVER {over}"), kind=inner.kind)
     raise Unsupported(f"{function.key.upper()} over a window")
 
 
-def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str, *, ordered: bool, framed: bool) -> TypedSql:
-    check_args(node, frozenset({"this", "offset"}))
-    if not ordered or framed:
-        raise Unsupported(f"{node.key.upper()} without an order, or with a frame")
+def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str) -> TypedSql:
+    check_args(node, ("this", "offset"))
     offset = node.args.get("offset")
     count = str(offset.this) if isinstance(offset, exp.Literal) else "1" if offset is None else ""
     if not count.isdigit():
@@ -198,7 +181,7 @@ def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str, *, ordered: 
 
 
 def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
-    check_args(node, frozenset({"this", "partition_by", "order", "spec", "over", "alias"}))
+    check_args(node, ("this", "partition_by", "order", "spec", "over", "alias"))
     parts = []
     if node.args.get("partition_by"):
         pieces = to.each(node.args["partition_by"])
@@ -208,7 +191,7 @@ def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
     if node.args.get("order"):
         terms = []
         for term in node.args["order"].expressions:
-            check_args(term, frozenset({"this", "desc", "nulls_first"}))
+            check_args(term, ("this", "desc", "nulls_first"))
             terms.append(f"{order_key(to(term.this))} {direction(term)}")
         parts.append(f"ORDER BY {', '.join(terms)}")
     if node.args.get("spec"):
@@ -219,11 +202,7 @@ def _over(to: ExpressionTranslator, node: exp.Expr) -> str:
 
 
 def order_key(piece: TypedSql) -> str:
-    """Return the SQL of the value that rows are ordered by.
-
-    Raises:
-        Unsupported: the engines order such values differently.
-    """
+    """Return the SQL of the value that rows are ordered by, unless the engines order such values differently."""
     if not types.is_ordered(piece.kind) or piece.kind == types.NULL:
         raise Unsupported(f"an order by {piece.kind}")
     return piece.sql
@@ -238,7 +217,7 @@ def direction(node: exp.Expr) -> str:
 
 
 def _frame(spec: exp.Expr) -> str:
-    check_args(spec, frozenset({"kind", "start", "start_side", "end", "end_side"}))
+    check_args(spec, ("kind", "start", "start_side", "end", "end_side"))
     kind = str(spec.args.get("kind") or "").upper()
     if kind not in ("ROWS", "RANGE"):
         raise Unsupported(f"a frame of {kind}")

@@ -6,13 +6,14 @@ option would be dropped silently.
 
 import decimal
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.query.gate.allowlist import BINARY_OPERATORS
 from siltstone.query.gate.parser import Quantified
 from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.typed_sql import (
@@ -40,6 +41,7 @@ from siltstone.query.translate.types import (
 
 if TYPE_CHECKING:
     from siltstone.query.translate.scopes import Scope
+    from siltstone.query.translate.select import Columns, Ctes, SelectTranslator
 
 Rule = Callable[["ExpressionTranslator", exp.Expr], TypedSql]
 RULES: Final[dict[type[exp.Expr], tuple[Rule, frozenset[str]]]] = {}
@@ -52,60 +54,35 @@ MAX_PIECE_CHARS: Final = 100_000
 def rule(*nodes: type[exp.Expr], args: str = "") -> Callable[[Rule], Rule]:
     """Register a function as the rule of some nodes, which may have these arguments and no others."""
 
-    def take(function: Rule) -> Rule:
-        for node in nodes:
-            RULES[node] = (function, frozenset(args.split()))
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(nodes, (function, frozenset(args.split()))))
         return function
 
-    return take
+    return register
 
 
-class QueryContext(Protocol):
-    """The query around an expression: it has the parameter values, and translates subqueries."""
-
-    def parameter(self, name: str) -> TypedSql:
-        """Return a placeholder with the type of its value."""
-        ...
-
-    def membership(self, value: TypedSql, node: exp.Expr, scope: "Scope") -> TypedSql:
-        """Translate ``value IN (SELECT ...)``."""
-        ...
-
-    def exists(self, node: exp.Expr, scope: "Scope") -> TypedSql:
-        """Translate ``EXISTS (SELECT ...)``."""
-        ...
-
-    def scalar(self, node: exp.Expr, scope: "Scope") -> TypedSql:
-        """Translate a scalar subquery."""
-        ...
-
-
-def check_args(node: exp.Expr, allowed: frozenset[str]) -> None:
-    """Reject a node with an argument that its rule does not handle.
-
-    Raises:
-        Unsupported: it has one.
-    """
+def check_args(node: exp.Expr, allowed: Collection[str] = ()) -> None:
+    """Reject a node with an argument that its rule does not handle."""
     for name, value in node.args.items():
         if value and name not in allowed and name not in NO_EFFECT:
             raise Unsupported(f"{name.strip('_').upper()} in {node.key.upper()}")
 
 
+@dataclass(frozen=True, slots=True)
 class ExpressionTranslator:
     """Translates expressions of one SELECT."""
 
-    def __init__(self, queries: QueryContext, scope: "Scope", windows: Mapping[str, exp.Window] | None = None) -> None:
-        """Set the scope of names, and the translator of subqueries."""
-        self.queries = queries
-        self.scope = scope
-        self.windows = windows or {}
+    queries: "SelectTranslator"
+    """Has the parameter values, and translates subqueries."""
+    scope: "Scope"
+    """The names that the expressions see."""
+    ctes: "Ctes"
+    """The common table expressions that their subqueries see."""
+    windows: Mapping[str, exp.Window] = field(default_factory=dict)
+    """The named windows of the SELECT."""
 
     def __call__(self, node: exp.Expr) -> TypedSql:
-        """Translate one expression.
-
-        Raises:
-            Unsupported: it is not in the subset.
-        """
+        """Translate one expression."""
         registered = RULES.get(type(node))
         if registered is None:
             # the name in Spark's text, because sqlglot has names of its own for many of Spark's functions
@@ -127,18 +104,15 @@ class ExpressionTranslator:
         return implicit(self(node), BOOLEAN)
 
     def condition(self, node: exp.Expr) -> TypedSql:
-        """Translate a condition that selects rows. Spark rejects a bare NULL there.
-
-        Raises:
-            Unsupported: it is not a boolean.
-        """
+        """Translate a condition that selects rows. Spark rejects a bare NULL there."""
         piece = self(node)
         if piece.kind != BOOLEAN:
             raise Unsupported(f"{piece.kind} as a condition")
         return piece
 
-
-# ---- common types ---------------------------------------------------------------------------------------------------
+    def subquery(self, node: exp.Expr) -> "Columns":
+        """Translate a subquery, which sees the names of this SELECT."""
+        return self.queries.query(node, self.ctes, self.scope)
 
 
 def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
@@ -166,9 +140,6 @@ def compared(left: TypedSql, right: TypedSql) -> tuple[TypedSql, TypedSql]:
         left = implicit(left, types.as_decimal(left.kind, left.digits))
     kind = common(left.kind, right.kind)
     return implicit(left, kind), implicit(right, kind)
-
-
-# ---- literals and names ---------------------------------------------------------------------------------------------
 
 
 @rule(exp.Literal, args="this is_string")
@@ -207,23 +178,18 @@ def _paren(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return replace(inner, sql=f"({inner.sql})")
 
 
-# ---- arithmetic -----------------------------------------------------------------------------------------------------
-
-
 @rule(exp.Add, exp.Sub, args="this expression")
 def _add(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     sign = "+" if isinstance(node, exp.Add) else "-"
     if isinstance(node.expression, exp.Interval):
         return _date_plus_interval(to, node, sign)
     left, right = _numbers(to, node)
-    if types.is_decimal(left.kind):
-        scale = max(left.kind.scale, right.kind.scale)
-        whole = max(left.kind.precision - left.kind.scale, right.kind.precision - right.kind.scale)
-        kind = types.bounded(whole + scale + 1, scale)
-        return TypedSql(
-            sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind
-        )
-    return TypedSql(sql=cast_sql(arithmetic(sign, left, right), left.kind), kind=left.kind)
+    if not types.is_decimal(left.kind):
+        return TypedSql(sql=cast_sql(arithmetic(sign, left, right), left.kind), kind=left.kind)
+    scale = max(left.kind.scale, right.kind.scale)
+    whole = max(left.kind.precision - left.kind.scale, right.kind.precision - right.kind.scale)
+    kind = types.bounded(whole + scale + 1, scale)
+    return TypedSql(sql=cast_sql(f"({cast_sql(left.sql, kind)} {sign} {cast_sql(right.sql, kind)})", kind), kind=kind)
 
 
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply"}
@@ -264,10 +230,8 @@ def _numbers(to: ExpressionTranslator, node: exp.Expr) -> tuple[TypedSql, TypedS
     if types.is_decimal(left.kind) or types.is_decimal(right.kind):
         if left.unsure or right.unsure:
             raise Unsupported("a parameter or a cast literal with decimals")
-        return (
-            implicit(left, types.as_decimal(left.kind, left.digits)),
-            implicit(right, types.as_decimal(right.kind, right.digits)),
-        )
+        left, right = (implicit(side, types.as_decimal(side.kind, side.digits)) for side in (left, right))
+        return left, right
     return compared(left, right)
 
 
@@ -308,11 +272,7 @@ def _negative(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def check_negated(kind: pa.DataType) -> None:
-    """Reject decimals that Spark rounds when it changes their sign.
-
-    Raises:
-        Unsupported: the type may have such values.
-    """
+    """Reject types with decimals that Spark rounds when it changes their sign."""
     if types.is_decimal(kind) and kind.precision > types.NEGATED_DIGITS:
         raise Unsupported("a change of sign of decimals with many digits")
 
@@ -333,15 +293,8 @@ def _date_plus_interval(to: ExpressionTranslator, node: exp.Expr, sign: str) -> 
     return TypedSql(sql=cast_sql(f"({day.sql} {sign} INTERVAL '{count}' {unit})", DATE), kind=DATE)
 
 
-# ---- comparisons and conditions -------------------------------------------------------------------------------------
-
 COMPARISONS: Final[dict[type[exp.Expr], str]] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
+    **{node: BINARY_OPERATORS[node] for node in (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)},
     exp.NullSafeEQ: "IS NOT DISTINCT FROM",
     exp.NullSafeNEQ: "IS DISTINCT FROM",
 }
@@ -364,17 +317,17 @@ def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
     ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared without a cast for
     each row, and DuckDB skips data that its minimum and maximum rule out.
 
-    Raises:
-        Unsupported: the literal is beyond all whole numbers. Then Spark does not look at the value, not even whether it
-            is null.
+    A literal beyond all whole numbers is unsupported. Spark then does not look at the value, not even whether it is
+    null.
     """
+    whole = types.is_integer(value.kind)
     if literal.exact is None or value.exact is not None or sign not in _NEARER:
         return literal
-    if not (types.is_integer(value.kind) or types.is_decimal(value.kind)):
+    if not whole and not types.is_decimal(value.kind):
         return literal
-    scale = value.kind.scale if types.is_decimal(value.kind) else 0
-    if types.is_integer(value.kind) and abs(literal.exact) > _LONGEST:
+    if whole and abs(literal.exact) > _LONGEST:
         raise Unsupported("a comparison with a number beyond all whole ones")
+    scale = 0 if whole else value.kind.scale
     if literal.kind.scale <= scale:
         return literal
     step = decimal.Decimal(1).scaleb(-scale)
@@ -414,11 +367,7 @@ def _not(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 
 def null_test(to: "ExpressionTranslator", node: exp.Expr) -> TypedSql:
-    """Return a NULL test. DuckDB answers it for a constant without computing it, and so without its errors.
-
-    Raises:
-        Unsupported: it is a constant that has to be computed.
-    """
+    """Return a NULL test. DuckDB answers it for a constant without computing it, and so without its errors."""
     if not isinstance(node, exp.Literal | exp.Null) and node.find(exp.Column, exp.Placeholder, exp.Query) is None:
         raise Unsupported("IS NULL of a constant")
     return TypedSql(sql=f"({to(node).sql} IS NULL)", kind=BOOLEAN)
@@ -444,7 +393,10 @@ def _in(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if node.args.get("query"):
         if not _only_decides(node):
             raise Unsupported("IN with a subquery as a value")
-        return to.queries.membership(value, node.args["query"], to.scope)
+        done = to.subquery(node.args["query"])
+        if len(done.pieces) != 1 or done.pieces[0].kind != value.kind or not types.is_ordered(value.kind):
+            raise Unsupported("IN with a subquery of another type")
+        return TypedSql(sql=f"({value.sql} IN ({done.sql}))", kind=BOOLEAN)
     if len(node.expressions) > MOST_LISTED:
         raise Unsupported(f"IN with more than {MOST_LISTED:,} values")
     pieces, kind = unified([value, *to.each(node.expressions)])
@@ -531,22 +483,39 @@ def _nvl2(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return chosen([f"({to(node.this).sql} IS NOT NULL)"], [to(node.args["true"]), to(node.args["false"])])
 
 
-# ---- subqueries -----------------------------------------------------------------------------------------------------
-
-
 @rule(exp.Exists, args="this")
 def _exists(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if isinstance(node.parent, exp.Binary | exp.Between | exp.In) and not isinstance(node.parent, exp.Connector):
         raise Unsupported("EXISTS inside of a comparison")  # Spark accepts it only in parentheses
-    return to.queries.exists(node.this, to.scope)
+    return TypedSql(sql=f"EXISTS ({to.subquery(node.this).sql})", kind=BOOLEAN)
 
 
 @rule(exp.Subquery, args="this")
 def _scalar(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    return to.queries.scalar(node.this, to.scope)
+    """Translate a scalar subquery. Its form must guarantee one row."""
+    query = node.this
+    plain = isinstance(query, exp.Select) and not query.args.get("group") and not query.args.get("limit")
+    if not plain or not any(is_aggregated(selected) for selected in query.expressions):
+        raise Unsupported("a subquery as a value that may have several rows")
+    done = to.subquery(query)
+    if len(done.pieces) != 1:
+        raise Unsupported("a subquery as a value with several columns")
+    return TypedSql(sql=f"({done.sql})", kind=done.pieces[0].kind)
 
 
-# ---- casts ----------------------------------------------------------------------------------------------------------
+AGGREGATES: Final = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.CountIf, exp.LogicalAnd, exp.LogicalOr)
+
+
+def is_aggregated(node: exp.Expr) -> bool:
+    """True if an expression contains an aggregate, outside of windows and subqueries."""
+    if isinstance(node, exp.Query):
+        return False
+    if isinstance(node, AGGREGATES):
+        filtered = node.parent if isinstance(node.parent, exp.Filter) else node
+        if not isinstance(filtered.parent, exp.Window):
+            return True
+    return any(is_aggregated(child) for child in node.iter_expressions())
+
 
 _CAST_TYPES: Final = {
     exp.DType.BOOLEAN: BOOLEAN,
@@ -564,11 +533,7 @@ _CAST_TYPES: Final = {
 
 
 def cast_type(node: exp.Expr) -> pa.DataType:
-    """Return the type that a CAST names.
-
-    Raises:
-        Unsupported: it is not in the subset.
-    """
+    """Return the type that a CAST names."""
     if node.this is exp.DType.DECIMAL:
         sizes = [int(size.this.this) for size in node.expressions]
         precision, scale = (*sizes, *(10, 0)[len(sizes) :])

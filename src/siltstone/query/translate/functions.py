@@ -1,6 +1,6 @@
 """Translation of functions on one row."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -65,9 +65,8 @@ def _substring(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.Left, exp.Right, args="this expression")
 def _ends(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    return TypedSql(
-        sql=f"{node.key}({_text(to, node.this).sql}, {_count(node.expression, what='a length')})", kind=STRING
-    )
+    length = _count(node.expression, what="a length")
+    return TypedSql(sql=f"{node.key}({_text(to, node.this).sql}, {length})", kind=STRING)
 
 
 _TEXT_TESTS: Final[dict[type[exp.Expr], str]] = {
@@ -77,8 +76,8 @@ _TEXT_TESTS: Final[dict[type[exp.Expr], str]] = {
 }
 
 
-@rule(exp.StartsWith, exp.EndsWith, exp.Contains, args="this expression")
-def _holds(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
+@rule(*_TEXT_TESTS, args="this expression")
+def _text_test(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     function = _TEXT_TESTS[type(node)]
     return TypedSql(sql=f"{function}({_text(to, node.this).sql}, {_text(to, node.expression).sql})", kind=BOOLEAN)
 
@@ -145,9 +144,6 @@ def _check_grows_once(*nodes: exp.Expr) -> None:
                 raise Unsupported("text that is put together from text that was")
 
 
-# ---- numbers --------------------------------------------------------------------------------------------------------
-
-
 @rule(exp.Abs, args="this")
 def _abs(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     inner = to(node.this)
@@ -196,9 +192,6 @@ def _isnan(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     if not types.is_float(inner.kind):
         raise Unsupported(f"ISNAN of {inner.kind}")
     return TypedSql(sql=f"coalesce(isnan({inner.sql}), FALSE)", kind=BOOLEAN)
-
-
-# ---- dates and times ------------------------------------------------------------------------------------------------
 
 
 def _day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
@@ -278,51 +271,37 @@ def _last_day(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return TypedSql(sql=cast_sql(f"last_day({_day(to, node.this).sql})", DATE), kind=DATE)
 
 
-_TRUNCATED: Final = {
-    "YEAR": "year",
-    "QUARTER": "quarter",
-    "MONTH": "month",
-    "WEEK": "week",
-    "DAY": "day",
-    "HOUR": "hour",
-}
-_OF_DATES: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
+_DATE_UNITS: Final = ("YEAR", "QUARTER", "MONTH", "WEEK")
+_TIMESTAMP_UNITS: Final = (*_DATE_UNITS, "DAY", "HOUR")
 
 
-def _unit(node: exp.Expr) -> str:
-    """Return the unit that a literal names, in its spelling: Spark accepts no other word for it."""
+def _unit(node: exp.Expr, units: Sequence[str], function: str) -> str:
+    """Return the unit that a literal names. Other words for a unit are left to Spark."""
     if not isinstance(node, exp.Literal) or not node.args["is_string"]:
         raise Unsupported("a unit that is no plain text")
-    return node.name.upper()
+    if (name := node.name.upper()) not in units:
+        raise Unsupported(f"{function} to {name}")
+    return name.lower()
 
 
 def _date_trunc(to: ExpressionTranslator, unit: exp.Expr, value: exp.Expr) -> TypedSql:
-    name = _unit(unit)
+    name = _unit(unit, _TIMESTAMP_UNITS, "DATE_TRUNC")
     inner = to(value)
     if inner.kind == DATE:
         inner = converted(inner, TIMESTAMP)
-    if inner.kind != TIMESTAMP or name not in _TRUNCATED:
-        raise Unsupported(f"DATE_TRUNC of {inner.kind} to {name}")
-    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[name]}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
+    if inner.kind != TIMESTAMP:
+        raise Unsupported(f"DATE_TRUNC of {inner.kind}")
+    return TypedSql(sql=cast_sql(f"date_trunc('{name}', {inner.sql})", TIMESTAMP), kind=TIMESTAMP)
 
 
 def _trunc(to: ExpressionTranslator, value: exp.Expr, unit: exp.Expr) -> TypedSql:
-    name = _unit(unit)
-    if name not in _OF_DATES:
-        raise Unsupported(f"TRUNC to {name}")
-    return TypedSql(sql=cast_sql(f"date_trunc('{_TRUNCATED[name]}', {_day(to, value).sql})", DATE), kind=DATE)
-
-
-# ---- by name --------------------------------------------------------------------------------------------------------
-
-
-def _is_not_null(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    return TypedSql(sql=f"(NOT {null_test(to, node).sql})", kind=BOOLEAN)
+    name = _unit(unit, _DATE_UNITS, "TRUNC")
+    return TypedSql(sql=cast_sql(f"date_trunc('{name}', {_day(to, value).sql})", DATE), kind=DATE)
 
 
 BY_NAME: Final[dict[str, tuple[int, Callable[..., TypedSql]]]] = {
     "isnull": (1, null_test),
-    "isnotnull": (1, _is_not_null),
+    "isnotnull": (1, lambda to, node: TypedSql(sql=f"(NOT {null_test(to, node).sql})", kind=BOOLEAN)),
     "date_trunc": (2, _date_trunc),
     "trunc": (2, _trunc),
 }

@@ -1,13 +1,14 @@
 """Translation of the clauses that may refer to result columns by position or alias: GROUP BY, HAVING, ORDER BY, LIMIT."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
 from siltstone.query.translate import Unsupported, types
-from siltstone.query.translate.aggregates import direction, is_aggregated, order_key
-from siltstone.query.translate.expressions import ExpressionTranslator, check_args
+from siltstone.query.translate.aggregates import direction, order_key
+from siltstone.query.translate.expressions import ExpressionTranslator, check_args, is_aggregated
 from siltstone.query.translate.scopes import Scope
 from siltstone.query.translate.typed_sql import TypedSql
 
@@ -21,7 +22,7 @@ def group_by(
     group = node.args.get("group")
     if group is None:
         return []
-    check_args(group, frozenset({"expressions"}))
+    check_args(group, ("expressions",))
     positions = _positions_by_name(pieces)
     keys = [_group_key(term, to, pieces, nodes, positions) for term in group.expressions]
     if not keys or not all(types.is_grouped(key.kind) and key.kind != types.NULL for key in keys):
@@ -73,11 +74,11 @@ def order_by(node: exp.Expr, to: ExpressionTranslator, pieces: Sequence[TypedSql
     order = node.args.get("order")
     if order is None:
         return ""
-    check_args(order, frozenset({"expressions"}))
+    check_args(order, ("expressions",))
     terms = []
     positions, aliased = _positions_by_name(pieces), None
     for term in order.expressions:
-        check_args(term, frozenset({"this", "desc", "nulls_first"}))
+        check_args(term, ("this", "desc", "nulls_first"))
         if isinstance(term.this, exp.Placeholder) or term.this.find(exp.Query):
             raise Unsupported("an order by a subquery or a parameter")
         at = _result_column(term.this, pieces, positions)
@@ -160,4 +161,4 @@ def _with_aliases(to: ExpressionTranslator, pieces: Sequence[TypedSql]) -> Expre
             unclear.add(name)
         aliases[name] = piece
     scope = Scope(to.scope.sources, outer=to.scope.outer, aliases=aliases, unclear=frozenset(unclear))
-    return ExpressionTranslator(to.queries, scope, to.windows)
+    return replace(to, scope=scope)

@@ -6,20 +6,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from siltstone.query.translate import Unsupported
-from siltstone.query.translate.typed_sql import TypedSql, quoted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeColumn:
-    """One column that can be named."""
-
-    name: str | None
-    sql: str
-    kind: pa.DataType
-
-    def piece(self, name: str) -> TypedSql:
-        """Return the column as an expression. Spark names it as it is written in the query."""
-        return TypedSql(sql=self.sql, kind=self.kind, name=name)
+from siltstone.query.translate.typed_sql import TypedSql, quoted, text_literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +15,14 @@ class ScopeSource:
 
     parts: tuple[str, ...]
     """The parts of its name, from the outermost; empty if it has no name."""
-    columns: tuple[ScopeColumn, ...]
+    columns: tuple[TypedSql, ...]
     lowered: tuple[str, ...] = field(init=False, compare=False)
-    by_name: dict[str, list[ScopeColumn]] = field(init=False, compare=False)
+    by_name: dict[str, list[TypedSql]] = field(init=False, compare=False)
     """Its columns, by their names in lower case."""
 
     def __post_init__(self) -> None:
         """Index names and columns, because a query may name each of thousands."""
-        by_name: dict[str, list[ScopeColumn]] = {}
+        by_name: dict[str, list[TypedSql]] = {}
         for column in self.columns:
             if column.name is not None:
                 by_name.setdefault(column.name.lower(), []).append(column)
@@ -66,25 +53,11 @@ class Scope:
     """True if USING has merged columns. Then only Spark knows which source they belong to."""
 
     def find(self, parts: Sequence[str]) -> TypedSql:
-        """Resolve a name of one or more parts.
-
-        Raises:
-            Unsupported: it is unknown or ambiguous, or only Spark can resolve it.
-        """
+        """Resolve a name of one or more parts."""
         if len(parts) == 1 and parts[0].lower() in self.unclear:
             raise Unsupported(f"the name {parts[0]}, which is a column and an alias")
         if len(parts) == 1 and parts[0].lower() in self.aliases:
             return self.aliases[parts[0].lower()]
-        column = self._find_in_sources(parts)
-        if column is not None:
-            return column
-        if self.outer is not None:
-            if not self.open:
-                raise Unsupported(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
-            return replace(self.outer, outer=None).find(parts)
-        raise Unsupported(f"column {'.'.join(parts)}, which is not found")
-
-    def _find_in_sources(self, parts: Sequence[str]) -> TypedSql | None:
         lowered = [part.lower() for part in parts]
         for depth in reversed(range(len(parts))):  # a source's name has precedence over a struct's
             qualifier, name, fields = lowered[:depth], lowered[depth], parts[depth + 1 :]
@@ -93,8 +66,12 @@ class Scope:
             if len(matches) > 1:
                 raise Unsupported(f"column {'.'.join(parts)}, which is ambiguous")
             if matches:
-                return self._field(matches[0].piece(parts[-1]), fields)
-        return None
+                return self._field(matches[0].named(parts[-1]), fields)  # Spark names it as the query does
+        if self.outer is None:
+            raise Unsupported(f"column {'.'.join(parts)}, which is not found")
+        if not self.open:
+            raise Unsupported(f"column {'.'.join(parts)} of an outer query beyond the WHERE of a subquery")
+        return replace(self.outer, outer=None).find(parts)
 
     @staticmethod
     def _field(piece: TypedSql, path: Sequence[str]) -> TypedSql:
@@ -104,7 +81,7 @@ class Scope:
             matches = [field for field in piece.kind.fields if field.name.lower() == name.lower()]
             if len(matches) != 1:
                 raise Unsupported(f"field {name}, which is not found")
-            sql = f"struct_extract({piece.sql}, '{matches[0].name.replace(chr(39), chr(39) * 2)}')"
+            sql = f"struct_extract({piece.sql}, {text_literal(matches[0].name)})"
             piece = TypedSql(sql=sql, kind=matches[0].type, name=name)
         return piece
 
@@ -116,16 +93,15 @@ class Scope:
         among = [s for s in self.sources if s.is_named(lowered)] if qualifier else self.sources
         if not among or (qualifier and len(among) > 1):
             raise Unsupported(f"{'.'.join(qualifier)}.*, which is not found")
-        return [TypedSql(sql=c.sql, kind=c.kind, name=c.name) for s in among for c in s.columns]
+        return [column for s in among for column in s.columns]
 
 
 def source_of(
-    alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]]
+    alias: str, parts: tuple[str, ...], columns: Sequence[tuple[str | None, str, pa.DataType]], names: Sequence[str]
 ) -> ScopeSource:
-    """Create a source: each column with its visible name, its name in DuckDB and its type."""
-    return ScopeSource(
-        parts=parts,
-        columns=tuple(
-            ScopeColumn(name=name, sql=f"{alias}.{quoted(inner)}", kind=kind) for name, inner, kind in columns
-        ),
-    )
+    """Create a source: each column with its visible name, its name in DuckDB and its type. An alias may list `names`."""
+    if names and len(names) != len(columns):
+        raise Unsupported("an alias with another number of columns")
+    pieces = [TypedSql(name=name, sql=f"{alias}.{quoted(inner)}", kind=kind) for name, inner, kind in columns]
+    named = [piece.named(name) for piece, name in zip(pieces, names, strict=True)] if names else pieces
+    return ScopeSource(parts=parts, columns=tuple(named))

@@ -16,12 +16,10 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import expanded_tables
 from siltstone.query.gate.syntax import range_of
 from siltstone.query.translate import Unsupported, types
-from siltstone.query.translate.aggregates import is_aggregated
-from siltstone.query.translate.expressions import ExpressionTranslator, check_args, unified
+from siltstone.query.translate.expressions import ExpressionTranslator, check_args, is_aggregated, unified
 from siltstone.query.translate.result_clauses import group_by, having, limit_and_offset, order_by
-from siltstone.query.translate.scopes import Scope, ScopeColumn, ScopeSource, source_of
+from siltstone.query.translate.scopes import Scope, ScopeSource, source_of
 from siltstone.query.translate.typed_sql import TypedSql, cast_sql, parameter
-from siltstone.query.translate.types import BOOLEAN
 
 MAX_COLUMNS: Final = 4_096
 """Most columns of one SELECT. With ``*`` of a self join they double with every common table expression."""
@@ -31,24 +29,8 @@ MAX_INLINED: Final = 16
 """Most tables of a query after inlining. Above it, common table expressions are computed once instead of inlined."""
 MAX_SQL_CHARS: Final = 2_000_000
 """Longest translation of a query."""
-_SELECT_ARGS: Final = frozenset(
-    {
-        "expressions",
-        "distinct",
-        "from_",
-        "joins",
-        "where",
-        "group",
-        "having",
-        "order",
-        "limit",
-        "offset",
-        "with_",
-        "windows",
-    }
-)
-_SET_ARGS: Final = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with_"})
-_TABLE_ARGS: Final = frozenset({"this", "db", "catalog", "alias"})
+_MODIFIERS: Final = ("distinct", "order", "limit", "offset", "with_")
+_SELECT_ARGS: Final = ("expressions", "from_", "joins", "where", "group", "having", "windows", *_MODIFIERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +63,10 @@ class Columns:
     sql: str
     pieces: tuple[TypedSql, ...]
 
-    def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str] = ()) -> ScopeSource:
-        """Return the query as a source under an alias."""
-        shown: list[str | None] = list(names) or [piece.name for piece in self.pieces]
-        if len(shown) != len(self.pieces):
-            raise Unsupported("an alias with another number of columns")
-        columns = [(shown[i], f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
-        return source_of(alias, parts, columns)
+    def source(self, alias: str, parts: tuple[str, ...], names: Sequence[str]) -> ScopeSource:
+        """Return the query as a source under an alias, which may list names of columns."""
+        columns = [(piece.name, f"c{i + 1}", piece.kind) for i, piece in enumerate(self.pieces)]
+        return source_of(alias, parts, columns, names)
 
 
 Tables = Callable[[exp.Table], Relation]
@@ -116,12 +95,8 @@ def translate(
         if piece.kind == types.NULL:
             raise Unsupported("a column of nothing but NULL")
     schema = pa.schema([pa.field(str(piece.name), piece.kind) for piece in done.pieces])
-    return Translated(
-        sql=done.sql,
-        schema=schema,
-        parameters=tuple(sorted(queries.used)),
-        ordered=bool(tree.args.get("order")),
-    )
+    ordered = bool(tree.args.get("order"))
+    return Translated(sql=done.sql, schema=schema, parameters=tuple(sorted(queries.used)), ordered=ordered)
 
 
 @dataclass(slots=True)
@@ -150,14 +125,12 @@ class SelectTranslator:
             self.used.add(name)
         return piece
 
-    # ---- queries --------------------------------------------------------------------------------------------------
-
     def query(
         self, node: exp.Expr, ctes: Ctes, outer: Scope | None, *, top: bool = False, limit: int | None = None
     ) -> Columns:
         """Translate a query of any shape."""
         if isinstance(node, exp.Subquery):
-            check_args(node, frozenset({"this"}))
+            check_args(node, ("this",))
             return self.query(node.this, ctes, outer, top=top, limit=limit)
         with_sql, visible = self._with(node.args.get("with_"), ctes)
         if isinstance(node, exp.Select):
@@ -173,11 +146,11 @@ class SelectTranslator:
     def _with(self, node: exp.Expr | None, ctes: Ctes) -> tuple[str, Ctes]:
         if node is None:
             return "", ctes
-        check_args(node, frozenset({"expressions"}))
+        check_args(node, ("expressions",))
         visible, parts = dict(ctes), []
         for cte in node.expressions:
-            check_args(cte, frozenset({"this", "alias"}))
-            check_args(cte.args["alias"], frozenset({"this", "columns"}))
+            check_args(cte, ("this", "alias"))
+            check_args(cte.args["alias"], ("this", "columns"))
             done = self.query(cte.this, visible, None)
             alias = self.alias("w")
             names = [column.name for column in cte.args["alias"].args.get("columns") or ()]
@@ -191,13 +164,13 @@ class SelectTranslator:
         return f"WITH {', '.join(parts)} ", visible
 
     def _set_operation(self, node: exp.SetOperation, ctes: Ctes, *, top: bool, limit: int | None) -> Columns:
-        check_args(node, _SET_ARGS)
+        check_args(node, ("this", "expression", *_MODIFIERS))
         left, right = self.query(node.this, ctes, None), self.query(node.expression, ctes, None)
         if len(left.pieces) != len(right.pieces):
             raise Unsupported("a set operation of other numbers of columns")
         kinds: list[pa.DataType] = [
-            unified([TypedSql(sql="", kind=one.kind), TypedSql(sql="", kind=other.kind)])[1]
-            for one, other in zip(left.pieces, right.pieces, strict=True)
+            unified([TypedSql(sql="", kind=above.kind), TypedSql(sql="", kind=below.kind)])[1]
+            for above, below in zip(left.pieces, right.pieces, strict=True)
         ]
         word = node.key.upper() if node.args.get("distinct") else f"{node.key.upper()} ALL"
         if word != "UNION ALL" and not all(types.is_grouped(kind) for kind in kinds):
@@ -206,7 +179,7 @@ class SelectTranslator:
         pieces = tuple(TypedSql(sql=f"c{i + 1}", kind=kind, name=left.pieces[i].name) for i, kind in enumerate(kinds))
         alias = self.alias("s")
         shown = ", ".join(f"{alias}.c{i + 1} AS c{i + 1}" for i in range(len(kinds)))
-        tail = order_by(node, ExpressionTranslator(_QueryContext(self, {}), Scope()), pieces, only_selected=True)
+        tail = order_by(node, ExpressionTranslator(self, Scope(), {}), pieces, only_selected=True)
         tail += limit_and_offset(node, top=top, limit=limit)
         sql = f"SELECT {shown} FROM ({sql}) AS {alias}{tail}"  # noqa: S608
         return Columns(sql=sql, pieces=pieces)
@@ -217,9 +190,8 @@ class SelectTranslator:
             f"{f'{alias}.c{i + 1}' if piece.kind == kind else cast_sql(f'{alias}.c{i + 1}', kind)} AS c{i + 1}"
             for i, (piece, kind) in enumerate(zip(side.pieces, kinds, strict=True))
         ]
-        for piece, kind in zip(side.pieces, kinds, strict=True):
-            if piece.kind not in (kind, types.NULL) and types.is_decimal(piece.kind) and types.is_float(kind):
-                raise Unsupported("decimals and doubles in a set operation")
+        if any(types.is_decimal(p.kind) and types.is_float(kind) for p, kind in zip(side.pieces, kinds, strict=True)):
+            raise Unsupported("decimals and doubles in a set operation")
         return f"(SELECT {', '.join(shown)} FROM ({side.sql}) AS {alias})"  # noqa: S608
 
     def _select(self, node: exp.Select, ctes: Ctes, outer: Scope | None, *, top: bool, limit: int | None) -> Columns:
@@ -227,11 +199,11 @@ class SelectTranslator:
         scope = Scope(outer=outer)
         source = self._from(node, scope, ctes)
         windows = {window.this.name.lower(): window for window in node.args.get("windows") or ()}
-        to = ExpressionTranslator(_QueryContext(self, ctes), scope, windows)
+        to = ExpressionTranslator(self, scope, ctes, windows)
         pieces, nodes = self._projections(node, to)
         distinct = node.args.get("distinct")
         if distinct:
-            check_args(distinct, frozenset())
+            check_args(distinct)
             if not all(types.is_grouped(piece.kind) for piece in pieces):
                 raise Unsupported("DISTINCT of such values")
         shown = ", ".join(f"{piece.sql} AS c{i + 1}" for i, piece in enumerate(pieces))
@@ -254,13 +226,13 @@ class SelectTranslator:
         nodes: list[exp.Expr | None] = []
         for selected in node.expressions:
             if isinstance(selected, exp.Star):
-                check_args(selected, frozenset())
+                check_args(selected)
                 columns = to.scope.stars(())
             elif isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star):
-                check_args(selected.this, frozenset())
+                check_args(selected.this)
                 columns = to.scope.stars([part.name for part in selected.parts[:-1]])
             elif isinstance(selected, exp.Alias):
-                check_args(selected, frozenset({"this", "alias"}))
+                check_args(selected, ("this", "alias"))
                 pieces.append(to(selected.this).named(selected.alias))
                 nodes.append(selected.this)
                 continue
@@ -280,14 +252,12 @@ class SelectTranslator:
             )
         return pieces, nodes
 
-    # ---- FROM -----------------------------------------------------------------------------------------------------
-
     def _from(self, node: exp.Select, scope: Scope, ctes: Ctes) -> str:
         if not node.args.get("from_"):
             if node.args.get("joins"):
                 raise Unsupported("a join of nothing")
             return ""
-        check_args(node.args["from_"], frozenset({"this"}))
+        check_args(node.args["from_"], ("this",))
         sql, source = self._source(node.args["from_"].this, ctes)
         scope.sources.append(source)
         for join in node.args.get("joins") or ():
@@ -300,17 +270,15 @@ class SelectTranslator:
         if self.sources > MAX_SOURCES:
             raise Unsupported(f"more than {MAX_SOURCES} tables and subqueries")
         if isinstance(node, exp.Table) and (numbers := range_of(node)) is not None:
-            check_args(node, frozenset({"this", "alias"}))
-            parts, names = _alias_of(node)
-            if len(names) > 1:
-                raise Unsupported("an alias with another number of columns")
+            check_args(node, ("this", "alias"))
             sql = f"(SELECT range AS c1 FROM range({numbers.start}, {numbers.stop}, {numbers.step}))"  # noqa: S608
-            return f"{sql} AS {alias}", source_of(alias, parts, [((names or ["id"])[0], "c1", types.LONG)])
+            parts, names = _alias_of(node)
+            return f"{sql} AS {alias}", source_of(alias, parts, [("id", "c1", types.LONG)], names)
         if isinstance(node, exp.Table):
-            check_args(node, _TABLE_ARGS)
+            check_args(node, ("this", "db", "catalog", "alias"))
             return self._table(node, alias, ctes)
         if isinstance(node, exp.Subquery):
-            check_args(node, frozenset({"this", "alias"}))
+            check_args(node, ("this", "alias"))
             done = self.query(node.this, ctes, None)
             parts, names = _alias_of(node)
             return f"({done.sql}) AS {alias}", done.source(alias, parts, names)
@@ -325,14 +293,11 @@ class SelectTranslator:
                 raise Unsupported(f"the table {table[0]}")
             return f"{cte[0]} AS {alias}", cte[1].source(alias, parts or table, names)
         relation = self.tables(node)
-        shown = names or relation.schema.names
-        if len(shown) != len(relation.schema):
-            raise Unsupported("an alias with another number of columns")
-        columns = [(shown[i], column.name, column.type) for i, column in enumerate(relation.schema)]
-        return f"{relation.sql} AS {alias}", source_of(alias, parts or table, columns)
+        columns = [(column.name, column.name, column.type) for column in relation.schema]
+        return f"{relation.sql} AS {alias}", source_of(alias, parts or table, columns, names)
 
     def _join(self, left: str, node: exp.Join, scope: Scope, ctes: Ctes) -> str:
-        check_args(node, frozenset({"this", "side", "kind", "on", "using"}))
+        check_args(node, ("this", "side", "kind", "on", "using"))
         right, source = self._source(node.this, ctes)
         side, kind = str(node.args.get("side") or "").upper(), str(node.args.get("kind") or "").upper()
         if (side, kind) not in _JOINS:
@@ -344,7 +309,7 @@ class SelectTranslator:
         if using:
             condition = self._using([column.name for column in using], before, source, scope, word)
         elif on is not None:
-            condition = ExpressionTranslator(_QueryContext(self, ctes), scope).condition(on).sql
+            condition = ExpressionTranslator(self, scope, ctes).condition(on).sql
         elif word in ("JOIN", "CROSS JOIN"):
             return f"{left} CROSS JOIN {right}"
         else:
@@ -372,7 +337,7 @@ class SelectTranslator:
                 raise Unsupported("USING of columns of different types")
             conditions.append(f"{left_column.sql} = {right_column.sql}")
             shown = next(c.name for c in before[0].columns if c.name is not None and c.name.lower() == name.lower())
-            shared.append(ScopeColumn(name=shown, sql=left_column.sql, kind=left_column.kind))
+            shared.append(TypedSql(name=shown, sql=left_column.sql, kind=left_column.kind))
         rest = [
             ScopeSource(parts=s.parts, columns=tuple(c for c in s.columns if (c.name or "").lower() not in lowered))
             for s in (before[0], right)
@@ -381,64 +346,13 @@ class SelectTranslator:
         scope.merged = True
         return " AND ".join(conditions)
 
-    # ---- subqueries in expressions --------------------------------------------------------------------------------
-
-    def membership(self, value: TypedSql, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
-        """Translate ``value IN (SELECT ...)``."""
-        done = self.query(node, ctes, scope)
-        if len(done.pieces) != 1 or done.pieces[0].kind != value.kind or not types.is_ordered(value.kind):
-            raise Unsupported("IN with a subquery of another type")
-        return TypedSql(sql=f"({value.sql} IN ({done.sql}))", kind=BOOLEAN)
-
-    def exists(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
-        """Translate ``EXISTS (SELECT ...)``."""
-        return TypedSql(sql=f"EXISTS ({self.query(node, ctes, scope).sql})", kind=BOOLEAN)
-
-    def scalar(self, node: exp.Expr, scope: Scope, ctes: Ctes) -> TypedSql:
-        """Translate a scalar subquery. Its form must guarantee one row."""
-        plain = isinstance(node, exp.Select) and not node.args.get("group") and not node.args.get("limit")
-        if not plain or not any(is_aggregated(selected) for selected in node.expressions):
-            raise Unsupported("a subquery as a value that may have several rows")
-        done = self.query(node, ctes, scope)
-        if len(done.pieces) != 1:
-            raise Unsupported("a subquery as a value with several columns")
-        return TypedSql(sql=f"({done.sql})", kind=done.pieces[0].kind)
-
-
-class _QueryContext:
-    """`SelectTranslator` as the `QueryContext` of expressions, with the common table expressions that they see."""
-
-    def __init__(self, queries: SelectTranslator, ctes: Ctes) -> None:
-        self._queries = queries
-        self._ctes = ctes
-
-    def parameter(self, name: str) -> TypedSql:
-        return self._queries.parameter(name)
-
-    def membership(self, value: TypedSql, node: exp.Expr, scope: Scope) -> TypedSql:
-        return self._queries.membership(value, node, scope, self._ctes)
-
-    def exists(self, node: exp.Expr, scope: Scope) -> TypedSql:
-        return self._queries.exists(node, scope, self._ctes)
-
-    def scalar(self, node: exp.Expr, scope: Scope) -> TypedSql:
-        return self._queries.scalar(node, scope, self._ctes)
-
 
 _JOINS: Final = {
     ("", ""): "JOIN",
     ("", "INNER"): "JOIN",
     ("", "CROSS"): "CROSS JOIN",
-    ("LEFT", ""): "LEFT JOIN",
-    ("LEFT", "OUTER"): "LEFT JOIN",
-    ("RIGHT", ""): "RIGHT JOIN",
-    ("RIGHT", "OUTER"): "RIGHT JOIN",
-    ("FULL", ""): "FULL JOIN",
-    ("FULL", "OUTER"): "FULL JOIN",
-    ("LEFT", "SEMI"): "SEMI JOIN",
-    ("", "SEMI"): "SEMI JOIN",
-    ("LEFT", "ANTI"): "ANTI JOIN",
-    ("", "ANTI"): "ANTI JOIN",
+    **{(side, outer): f"{side} JOIN" for side in ("LEFT", "RIGHT", "FULL") for outer in ("", "OUTER")},
+    **{(side, kind): f"{kind} JOIN" for side in ("", "LEFT") for kind in ("SEMI", "ANTI")},
 }
 
 
@@ -446,14 +360,14 @@ def _alias_of(node: exp.Expr) -> tuple[tuple[str, ...], list[str]]:
     alias = node.args.get("alias")
     if alias is None:
         return (), []
-    check_args(alias, frozenset({"this", "columns"}))
+    check_args(alias, ("this", "columns"))
     return ((alias.name,) if alias.this else ()), [column.name for column in alias.args.get("columns") or ()]
 
 
 def _multiplies(node: exp.Select) -> bool:
     """True if the stars of a SELECT may expand to more columns than its widest source has."""
-    bare = sum(isinstance(one, exp.Star) for one in node.expressions)
-    qualified = sum(isinstance(one, exp.Column) and isinstance(one.this, exp.Star) for one in node.expressions)
+    bare = sum(isinstance(item, exp.Star) for item in node.expressions)
+    qualified = sum(isinstance(item, exp.Column) and isinstance(item.this, exp.Star) for item in node.expressions)
     return bare + qualified > 1 or bool(bare and node.args.get("joins"))
 
 

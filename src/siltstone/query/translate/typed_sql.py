@@ -49,11 +49,7 @@ def quoted(name: str) -> str:
 
 
 def text_literal(text: str) -> str:
-    """Return text as a literal.
-
-    Raises:
-        Unsupported: it contains a character that ends text elsewhere.
-    """
+    """Return text as a literal. A zero character ends text elsewhere."""
     if "\0" in text:
         raise Unsupported("a zero character in text")
     return "'" + text.replace("'", "''") + "'"
@@ -70,11 +66,7 @@ def cast_sql(sql: str, kind: pa.DataType) -> str:
 
 
 def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
-    """Convert a value implicitly, as Spark does if it needs another type.
-
-    Raises:
-        Unsupported: Spark would parse text, or reject the value.
-    """
+    """Convert a value implicitly, as Spark does if it needs another type. Text that Spark would parse is unsupported."""
     if piece.kind == kind:
         return piece
     if piece.kind == NULL:
@@ -88,11 +80,7 @@ def implicit(piece: TypedSql, kind: pa.DataType) -> TypedSql:
 
 
 def converted(piece: TypedSql, kind: pa.DataType) -> TypedSql:
-    """Return a cast, by the rules of ANSI mode.
-
-    Raises:
-        Unsupported: the two engines format or parse such values differently.
-    """
+    """Return a cast by the rules of ANSI mode, unless the engines format or parse such values differently."""
     source, sql = piece.kind, piece.sql
     if source == kind:
         return TypedSql(sql=sql, kind=kind)
@@ -133,11 +121,7 @@ def _is_cast_alike(source: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def moment(text: str, kind: pa.DataType) -> TypedSql:
-    """Parse the date or time in a text, if it can be parsed in one way only.
-
-    Raises:
-        Unsupported: it has another form.
-    """
+    """Parse the date or time in a text, if it can be parsed in one way only."""
     try:
         if _DAY.fullmatch(text):
             day = datetime.date.fromisoformat(text)
@@ -153,11 +137,7 @@ def moment(text: str, kind: pa.DataType) -> TypedSql:
 
 
 def number(text: str) -> TypedSql:
-    """Return a literal number with its type in Spark.
-
-    Raises:
-        Unsupported: it is a double, or has too many digits.
-    """
+    """Return a literal number with its type in Spark."""
     if re.fullmatch(r"-?\d+", text):
         value = int(text)
         for kind in (types.INT, types.LONG):
@@ -179,11 +159,7 @@ def number(text: str) -> TypedSql:
 
 
 def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case for each class
-    """Return a placeholder with the type that Spark gives its value.
-
-    Raises:
-        Unsupported: values of this class have no type here.
-    """
+    """Return a placeholder with the type that Spark gives its value."""
     if not _PLAIN_NAME.fullmatch(name):
         raise Unsupported(f"a parameter of the name {name}")
     match value:

@@ -29,7 +29,6 @@ MIN_LOST_SCALE: Final = 6
 """Digits behind the point that Spark keeps if a result has too many digits."""
 EXACT_DOUBLE_DIGITS: Final = 15
 """Most digits of a decimal that is exact as a double."""
-
 LONG_DIGITS: Final = 18
 """Most digits of a decimal that fits into 64 bits."""
 NEGATED_DIGITS: Final = 34
@@ -101,8 +100,7 @@ def as_decimal(kind: pa.DataType, digits: int | None = None) -> pa.DataType:
 def bounded(precision: int, scale: int) -> pa.DataType:
     """Return a decimal type of that many digits, or the one that Spark uses instead.
 
-    Raises:
-        Unsupported: digits behind the point would be lost, and the two engines round at different steps.
+    It must lose no digits behind the point, because the engines round at different steps.
     """
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
@@ -112,32 +110,29 @@ def bounded(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(MAX_DIGITS, scale)
 
 
-def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the decimal type that contains the values of both."""
-    scale = max(one.scale, other.scale)
-    whole = max(one.precision - one.scale, other.precision - other.scale)
+    scale = max(left.scale, right.scale)
+    whole = max(left.precision - left.scale, right.precision - right.scale)
     if whole + scale > MAX_DIGITS:
         raise Unsupported("decimals with more digits than fit")
     return pa.decimal128(whole + scale, scale)
 
 
-def common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the common type to which Spark converts two values.
 
     >>> common(pa.int32(), pa.float32()), common(pa.int32(), pa.decimal128(10, 2))
     (DataType(double), Decimal128Type(decimal128(12, 2)))
-
-    Raises:
-        Unsupported: there is no common type, or Spark would parse text.
     """
-    if other in (one, NULL):
-        return one
-    if one == NULL:
-        return other
-    if is_integer(one) and is_integer(other):
-        return max(one, other, key=INTEGERS.index)
-    if is_number(one) and is_number(other):
-        return DOUBLE if is_float(one) or is_float(other) else wider_decimal(as_decimal(one), as_decimal(other))
-    if {one, other} == {DATE, TIMESTAMP}:
+    if right in (left, NULL):
+        return left
+    if left == NULL:
+        return right
+    if is_integer(left) and is_integer(right):
+        return max(left, right, key=INTEGERS.index)
+    if is_number(left) and is_number(right):
+        return DOUBLE if is_float(left) or is_float(right) else wider_decimal(as_decimal(left), as_decimal(right))
+    if {left, right} == {DATE, TIMESTAMP}:
         return TIMESTAMP
-    raise Unsupported(f"{one} and {other} in one place")
+    raise Unsupported(f"{left} and {right} in one place")
