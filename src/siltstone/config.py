@@ -322,7 +322,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     kind = type(getattr(_DEFAULTS, name))
     try:
         fitted = parse_bool(value) if kind is bool else kind(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # an int of infinity overflows
         raise InvalidRequest(f"Setting {name!r} must be {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
