@@ -77,10 +77,6 @@ class ParentVersion:
         """Return the live files at this version."""
         return self.table.files()
 
-    def schema(self) -> pa.Schema:
-        """Return the schema at this version."""
-        return self.table.schema()
-
 
 class _Unchanged(Exception):  # noqa: N818
     """Raised when the table already has the requested columns."""

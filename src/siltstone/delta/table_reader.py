@@ -206,10 +206,6 @@ class TableReader:
             self._refresh()
             return dict(self._current().opened.metadata().configuration)
 
-    def delta(self) -> DeltaTable:
-        """Return a fresh delta-rs handle for reading only. Commits must not go through it."""
-        return _open(self.path)
-
     def removed(self, *, within_hours: float = math.inf) -> set[str]:
         """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older.
 
