@@ -336,8 +336,6 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
 def _check_number(name: str, value: Any, fitted: float) -> None:  # noqa: ANN401
     if isinstance(value, float) and value != fitted:
         raise InvalidRequest(f"Setting {name!r} must be a whole number, not {value!r}.")
-    if fitted < 0:
-        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {value!r}.")
     least = 1 if name in _AT_LEAST_ONE else 0
     if not least <= fitted <= _LARGEST:
         raise InvalidRequest(f"Setting {name!r} must be a number from {least} to {_LARGEST:,}, it is {value!r}.")

@@ -34,7 +34,6 @@ import re
 import socket
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from siltstone.clock import Clock
@@ -198,7 +197,7 @@ class Lease:
         self._clock = clock
         self._mutex = threading.RLock()
         self._renewed_seconds = clock.monotonic_seconds()
-        self._over: str | None = None
+        self._end_reason: str | None = None
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
 
@@ -228,7 +227,7 @@ class Lease:
             Unavailable: the table cannot be read now.
         """
         with self._mutex:
-            self._check_not_over()
+            self._check_not_ended()
             try:
                 is_ours = self._table.owns(self._row)
             except Exception as error:
@@ -283,11 +282,11 @@ class Lease:
             self._renewer.join()
         with self._mutex:
             try:
-                if self._over is None:
+                if self._end_reason is None:
                     self._write(replace(self._row, expires_at=self._clock.now(), released=True))
-                    self._over = "was released"
+                    self._end_reason = "was released"
             except Exception as error:  # noqa: BLE001  # in any case the free liveness lock shows that we are gone
-                self._over = self._over or f"was given up, and could not be released ({error})"
+                self._end_reason = self._end_reason or f"was given up, and could not be released ({error})"
             finally:
                 self._liveness_lock.close()
 
@@ -302,9 +301,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self.keep()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _renew_until_stopped(self) -> None:
@@ -320,26 +317,28 @@ class Lease:
                 self.trouble = None
 
     def _write(self, row: LeaseRow) -> None:
-        self._check_not_over()
-        mine = self._row
+        self._check_not_ended()
+        current = self._row
         try:
             self._table.write(
                 row,
-                allowed=lambda epoch, path: epoch == mine.epoch and path is not None and owner_of(path) == mine.holder,
+                allowed=lambda epoch, path: (
+                    epoch == current.epoch and path is not None and owner_of(path) == current.holder
+                ),
             )
         except (Conflict, NotFound) as error:  # the row, or the whole table, was replaced
             raise self._lost() from error
         self._row = row
 
-    def _check_not_over(self) -> None:
-        if self._over is not None:
-            raise self._lost(self._over)
+    def _check_not_ended(self) -> None:
+        if self._end_reason is not None:
+            raise self._lost(self._end_reason)
 
     def _unrenewed_seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._renewed_seconds
 
     def _lost(self, why: str = "was taken over by another holder") -> Fenced:
-        self._over = why
+        self._end_reason = why
         return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {why}. Stop this work.")
 
 

@@ -8,7 +8,6 @@ the acquisition and the `with` block would leave the lock held.
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from siltstone.clock import Clock
@@ -42,7 +41,5 @@ class CommitLock:
             else:
                 return
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         close(self._handle)

@@ -72,23 +72,14 @@ class Objects:
         allow_http = settings.pop("allow_http", "false").lower() == "true"
         store: Any = S3Store if kind == "s3" else AzureStore
         self.uri = f"{'s3' if kind == 's3' else 'az'}://{bucket}/{prefix}"
-        self.options = {
-            **options,
-            "aws_conditional_put": "etag",
-            "max_retries": str(RETRIES),
-            "timeout": f"{TIMEOUT_SECONDS}s",
-            "connect_timeout": f"{CONNECT_SECONDS}s",
-        }
+        limits = {"timeout": f"{TIMEOUT_SECONDS}s", "connect_timeout": f"{CONNECT_SECONDS}s"}
+        self.options = {**options, "aws_conditional_put": "etag", "max_retries": str(RETRIES), **limits}
         """Storage options for delta-rs."""
         self._store = store(
             bucket,
             prefix=prefix,
             config=settings,
-            client_options={
-                "allow_http": allow_http,
-                "timeout": f"{TIMEOUT_SECONDS}s",
-                "connect_timeout": f"{CONNECT_SECONDS}s",
-            },
+            client_options={"allow_http": allow_http, **limits},
             retry_config={"max_retries": RETRIES, "retry_timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS)},
         )
 
@@ -284,14 +275,14 @@ class ObjectTable:
         with self._mutex:
             while True:
                 started, version = self._clock.now(), self.version()
-                tried: Committed | None = None
+                attempt: Committed | None = None
                 with contextlib.suppress(LogChanged):  # a newer version appeared meanwhile
-                    tried = Committed(version=version + 1, commit_id=commit_id, commit=build(version))
-                if tried is not None and self._put_entry(tried):
-                    self._version = tried.version
+                    attempt = Committed(version=version + 1, commit_id=commit_id, commit=build(version))
+                if attempt is not None and self._put_entry(attempt):
+                    self._version = attempt.version
                     if self._clock.now() - started > STALE_AFTER:
-                        raise self._unknown(tried.version, "it was so slow that its entry may be superseded")
-                    return tried
+                        raise self._unknown(attempt.version, "it was so slow that its entry may be superseded")
+                    return attempt
                 tries += 1
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
@@ -300,19 +291,19 @@ class ObjectTable:
                 limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
                 self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
 
-    def _put_entry(self, tried: Committed) -> bool:
+    def _put_entry(self, attempt: Committed) -> bool:
         """Put the entry once; True if it landed, False if another commit has this version."""
         content = entry_content(
-            tried.commit, version=tried.version, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now())
+            attempt.commit, version=attempt.version, commit_id=attempt.commit_id, now_ms=epoch_ms(self._clock.now())
         )
         reach("commit.before_entry")
         try:
-            self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, create_only=True)
+            self._objects.put(f"{LOG}/{entry_name(attempt.version)}", content, create_only=True)
         except OSError as error:
             try:  # the entry may be ours: a repeated put can fail because of its own first put
-                return self._entry(tried.version, self._objects.get).commit_id == tried.commit_id
+                return self._entry(attempt.version, self._objects.get).commit_id == attempt.commit_id
             except (Corruption, OSError):  # also if the store reports an existing entry: it may be ours, put twice
-                raise self._unknown(tried.version, str(error)) from error
+                raise self._unknown(attempt.version, str(error)) from error
         reach("commit.after_entry")
         return True
 

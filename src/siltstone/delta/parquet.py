@@ -238,7 +238,7 @@ def data_file(
 
 def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
     """Return the log's statistics JSON: the row count, and minimum, maximum and nulls of the allowed columns."""
-    groups: dict[str, list[tuple[pq.Statistics | None, int]]] = {name: [] for name in columns}
+    groups: dict[str, list[tuple[Any, int]]] = {name: [] for name in columns}
     for number in range(footer.metadata.num_row_groups):
         group = footer.metadata.row_group(number)
         for index in range(group.num_columns):

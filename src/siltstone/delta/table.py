@@ -240,24 +240,24 @@ class Table(TableReader):
         """Attempt the commit that `prepare` builds for a parent, until it lands, is refused, or the time limit is over."""
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
-        tried: list[Committed] = []
+        attempts: list[Committed] = []
         with self._mutex:
             while True:
                 with Uninterrupted(), self._commit_lock():
                     parent = self._refresh()
-                    landed = self._found_late(tried)
+                    landed = self._found_late(attempts)
                     if landed is None and (commit := self._prepare(prepare, parent)) is not None:
-                        tried.append(Committed(version=parent + 1, commit_id=commit_id, commit=commit))
-                        landed = tried[-1] if self._attempt(tried[-1]) else None
+                        attempts.append(Committed(version=parent + 1, commit_id=commit_id, commit=commit))
+                        landed = attempts[-1] if self._attempt(attempts[-1]) else None
                 if landed is not None:
                     self._acknowledge(landed)
                     return landed
                 raise_noted()
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
-                        f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
+                        f"{self.label}: other writers won {len(attempts)} times in a row; nothing was written. Try again later."
                     )
-                self._back_off(len(tried))
+                self._back_off(len(attempts))
 
     def _prepare(self, prepare: Callable[[int], Commit], parent: int) -> Commit | None:
         """Build and check the next attempt; None if the log was cleaned meanwhile and must be refreshed."""
@@ -277,27 +277,27 @@ class Table(TableReader):
                 "read the dataset before you repeat the write."
             ) from error
 
-    def _found_late(self, tried: list[Committed]) -> Committed | None:
+    def _found_late(self, attempts: list[Committed]) -> Committed | None:
         """Return an earlier attempt that landed after it was looked for. Called before every further attempt."""
-        for earlier in tried:
+        for earlier in attempts:
             with contextlib.suppress(FileNotFoundError):
                 if read_entry(self.path, earlier.version).commit_id == earlier.commit_id:
                     return earlier
         return None
 
-    def _attempt(self, tried: Committed) -> bool:
+    def _attempt(self, attempt: Committed) -> bool:
         """Write the child entry once; True if it landed, False if another commit has this version."""
         reach("commit.before_entry")
         try:
-            self._write_entry(tried.version, tried.commit, tried.commit_id)
+            self._write_entry(attempt.version, attempt.commit, attempt.commit_id)
             reach("commit.after_entry")
         except (DeltaError, OSError) as error:
-            if not self._landed_after_failure(error, tried.version, tried.commit_id):
+            if not self._landed_after_failure(error, attempt.version, attempt.commit_id):
                 return False
-        self._check_not_superseded(tried)
+        self._check_not_superseded(attempt)
         return True
 
-    def _check_not_superseded(self, tried: Committed) -> None:
+    def _check_not_superseded(self, attempt: Committed) -> None:
         """Refuse to trust an entry below a checkpoint that did not exist when the commit was checked.
 
         A process may sleep between its check and its write while other processes commit and clean the log. It then writes its
@@ -305,14 +305,15 @@ class Table(TableReader):
         shows the commit's effect, the commit was only superseded. Otherwise the outcome is unknown.
         """
         hint = file_mark(in_log(self.path, LAST_CHECKPOINT))
-        if hint == self._hint or list_log(self.path).newest_checkpoint < tried.version:
+        if hint == self._hint or list_log(self.path).newest_checkpoint < attempt.version:
             return
-        commit = tried.commit
+        commit = attempt.commit
         try:
             newest = self.pin(*commit.transactions)
         except Unavailable as error:
             raise CommitUnknown(
-                f"{self.label}: it cannot be determined whether version {tried.version} landed."
+                f"{self.label}: it cannot be determined whether version {attempt.version} landed ({error}). "
+                "Read the dataset before you repeat the write."
             ) from error
         live = {file.path for file in newest.files}
         is_visible = (
@@ -322,7 +323,7 @@ class Table(TableReader):
         )
         if not is_visible:
             raise CommitUnknown(
-                f"{self.label}: version {tried.version} was overtaken by version {newest.version} and its log was cleaned. "
+                f"{self.label}: version {attempt.version} was overtaken by version {newest.version} and its log was cleaned. "
                 "Read the dataset to see whether the write is there before you repeat it."
             )
 

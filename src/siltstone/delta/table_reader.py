@@ -207,11 +207,7 @@ class TableReader:
             return dict(self._current().opened.metadata().configuration)
 
     def removed(self, *, within_hours: float = math.inf) -> set[str]:
-        """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older.
-
-        Raises:
-            Unavailable: the log cannot be listed.
-        """
+        """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older."""
         cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
         return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
 
