@@ -192,31 +192,28 @@ def _delete_broken(table: Path) -> bool:
 
 
 def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
-    """True if a checkpoint is readable and matches its checksum, or was deleted meanwhile."""
+    """True if a checkpoint has rows and matches its checksum, or was deleted meanwhile.
+
+    A file that the operating system refuses to open raises.
+    """
     names = listing.checkpoints[version]
     try:
-        return all(_readable(table / LOG / name) for name in names) and matches(table, version, names)
+        for name in names:
+            with pq.ParquetFile(table / LOG / name) as file:
+                if not file.metadata.num_rows:
+                    return False
+        return matches(table, version, names)
     except FileNotFoundError:
         return True
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
+            raise
+        return False
 
 
 def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
     """Return the missing entries between a checkpoint and the newest version."""
     return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
-
-
-def _readable(path: Path) -> bool:
-    """True if a checkpoint is a Parquet file with rows. A file that the operating system refuses to open raises.
-
-    A missing file raises, too, because another process has cleaned it since it was listed.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            return bool(file.metadata.num_rows > 0)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
-            raise
-        return False
 
 
 def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
