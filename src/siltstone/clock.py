@@ -19,23 +19,18 @@ class Clock(Protocol):
 
     def now(self) -> datetime.datetime:
         """Return the time of day in UTC."""
-        ...
 
     def monotonic_seconds(self) -> float:
         """Return the monotonic time in seconds, for measuring durations."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait for this many seconds."""
-        ...
 
     def new_id(self) -> str:
         """Return a fresh id of 32 hex digits."""
-        ...
 
     def jitter(self) -> float:
         """Return a number in [0, 1) that spreads retries."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

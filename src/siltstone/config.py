@@ -234,15 +234,14 @@ class Settings:
         values = _from_user_file(user_file(environment))
         if lake:
             values |= _from_lake_file(lake / CONFIG_FILE)
-        for name in sorted(_names() - {"spark"}):
+        for name in sorted(_NAMES - {"spark"}):
             if (text := environment.get(ENV_PREFIX + name.upper())) is not None:
                 values[name] = text
         values |= arguments
         return cls(**{name: _fit(name, value) for name, value in values.items()})
 
 
-def _names() -> frozenset[str]:
-    return frozenset(f.name for f in fields(Settings))
+_NAMES: Final = frozenset(f.name for f in fields(Settings))
 
 
 def scope_of(name: str) -> Scope:
@@ -281,7 +280,7 @@ def _from_user_file(path: Path | None) -> dict[str, Any]:
 def _from_lake_file(path: Path) -> dict[str, Any]:
     """Read a lake's file. Refuse settings that belong to the user who opens the lake."""
     values = _from_file(path)
-    foreign = sorted(name for name in values if name in _names() and scope_of(name) is Scope.USER)
+    foreign = sorted(name for name in values if name in _NAMES and scope_of(name) is Scope.USER)
     if foreign:
         raise InvalidRequest(
             f"{path} sets {', '.join(foreign)}. A lake's file may contain only settings of the lake, not those of the "
@@ -306,15 +305,15 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     >>> unknown_variables({"SILT_DURABEL": "no", "SILT_LAKE": "/lake"})
     {'SILT_DURABEL': 'SILT_DURABLE'}
     """
-    accepted = {ENV_PREFIX + name.upper() for name in _names() - {"spark"}} | OTHER_VARIABLES
+    accepted = {ENV_PREFIX + name.upper() for name in _NAMES - {"spark"}} | OTHER_VARIABLES
     unknown = sorted(name for name in environment if name.startswith(ENV_PREFIX) and name not in accepted)
     return {name: next(iter(difflib.get_close_matches(name, accepted, n=1)), None) for name in unknown}
 
 
 def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     """Convert one value to the type of its default, or raise an error that names the accepted values."""
-    if name not in _names():
-        raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_names()))}.")
+    if name not in _NAMES:
+        raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_NAMES))}.")
     if name == "spark":
         return _fit_spark(value)
     if name == "tiers" and isinstance(value, Mapping):
@@ -322,11 +321,11 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     kind = type(getattr(_DEFAULTS, name))
     try:
         fitted = parse_bool(value) if kind is bool else kind(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # an int of infinity overflows
         raise InvalidRequest(f"Setting {name!r} must be {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
-    if name.endswith(_CRON) and (cron := str(fitted).strip()):  # empty means only on request
+    if name.endswith("_cron") and (cron := str(fitted).strip()):  # empty means only on request
         try:
             check_cron(cron)
         except InvalidRequest as error:
@@ -337,8 +336,6 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
 def _check_number(name: str, value: Any, fitted: float) -> None:  # noqa: ANN401
     if isinstance(value, float) and value != fitted:
         raise InvalidRequest(f"Setting {name!r} must be a whole number, not {value!r}.")
-    if fitted < 0:
-        raise InvalidRequest(f"Setting {name!r} must not be negative, it is {value!r}.")
     least = 1 if name in _AT_LEAST_ONE else 0
     if not least <= fitted <= _LARGEST:
         raise InvalidRequest(f"Setting {name!r} must be a number from {least} to {_LARGEST:,}, it is {value!r}.")
@@ -394,6 +391,5 @@ _WORDS: Final = {
     JobPlace: f"one of {', '.join(JobPlace)}",
     Role: f"one of {', '.join(Role)}",
 }
-_CRON: Final = "_cron"
 _LARGEST: Final = 10**12
 _DEFAULTS: Final = Settings()

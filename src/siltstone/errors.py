@@ -127,10 +127,10 @@ def reason_of(error: BaseException) -> Reason | None:
     >>> reason_of(OSError(errno.ENOSPC, "No space left on device"))
     <Reason.DISK_FULL: 'disk_full'>
     """
-    return next(filter(None, map(_own_reason, causes(error))), None)
+    return next(filter(None, map(_direct_reason, causes(error))), None)
 
 
-def _own_reason(error: BaseException) -> Reason | None:
+def _direct_reason(error: BaseException) -> Reason | None:
     match error:
         case SiltstoneError():
             return error.stated_reason
@@ -240,5 +240,5 @@ def named_error(kind: str | None, message: str, *, reason: str | None = None) ->
     <Reason.MEMORY: 'memory'>
     """
     kinds = {error.kind: error for error in SiltstoneError.__subclasses__()}
-    reasons = {known.value: known for known in Reason}
+    reasons = {item.value: item for item in Reason}
     return kinds.get(kind or "", SiltstoneError)(message, reason=reasons.get(reason or ""))

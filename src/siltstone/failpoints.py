@@ -112,10 +112,7 @@ _armed: dict[str, Action] = {}
 
 def reach(name: str) -> None:
     """Mark a fail point and run its armed action, if there is one."""
-    if not _armed:
-        return
-    action = _armed.get(name)
-    if action is not None:
+    if action := _armed.get(name):
         action(name)
 
 

@@ -17,7 +17,7 @@ from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import list_log, readable_entries
 from siltstone.delta.table import ParentVersion, Table
 from siltstone.delta.table_reader import FOLLOW_SECONDS, TableVersion
-from siltstone.errors import Corruption, Reason
+from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.model.columns import APP_EPOCH, APP_FOLD, APP_PRODUCER, APP_SEQ, COMMIT_KIND, SEQ
 from siltstone.model.commit import Commit, CommitKind
 from tests.support.faults import FaultyEntry, overtaken
@@ -322,3 +322,25 @@ def test_files_that_are_added_and_removed_again_are_not_live(path: Path):
     other.commit(lambda _: second)
     assert [file.path for file in table.pin().files] == [second.adds[0].path]
     assert table.pin(APP_EPOCH).transactions == {APP_EPOCH: 1}
+
+
+def test_a_file_has_the_same_path_in_an_entry_and_in_a_checkpoint(path: Path):
+    """An entry has it as a URL, and delta-rs returns it as it is there."""
+    table = open_table(path)
+    staged = stage(table, [9])
+    odd = dataclasses.replace(staged, path="data/a b%20\u00e9.parquet")
+    (path / staged.path).rename(path / odd.path)
+    version = table.commit(lambda parent: append_commit(parent, odd)).version
+    for files in (table.pin().files, table.at(version).files):
+        assert odd.path in {file.path for file in files}
+    checkpoint_and_clean(path)
+    assert odd.path in {file.path for file in open_table(path).pin().files}
+
+
+def test_a_log_that_cannot_be_listed_is_unavailable(path: Path):
+    table = open_table(path)
+    (path / LOG).rename(path / "aside")
+    (path / LOG).symlink_to(LOG)
+    for read in (table.removals, lambda: table.marks(APP_PRODUCER)):
+        with pytest.raises(Unavailable):
+            read()

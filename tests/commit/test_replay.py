@@ -44,7 +44,7 @@ def dataset(lake: Lake) -> Dataset:
 def state_of(opened: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return what a table that was just opened says."""
     protocol, metadata = opened.protocol(), opened.metadata()
-    files = live_files(opened) if isinstance(opened, DeltaTable) else opened.live_files()
+    files = live_files(opened) if isinstance(opened, DeltaTable) else opened.files.values()
     return {
         "version": opened.version(),
         "protocol": (protocol.min_reader_version, protocol.min_writer_version),

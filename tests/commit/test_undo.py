@@ -1,6 +1,8 @@
 """Commits of another program on a table of ours: refused, listed as a damage, and undone by one commit."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from siltstone.dataset.table_repair import damage_of, repair
 from siltstone.delta.checkpoints import Retention, tidy_log
 from siltstone.delta.layout import LOG, Layout, entry_name
 from siltstone.errors import Conflict, Corruption, Reason
+from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.maintenance.repair import DamageKind
 from tests.support.folds import fold_by_arrow
@@ -169,6 +172,21 @@ def test_commits_of_another_program_are_refused_listed_and_undone(root: Path, wh
     fold_by_arrow(opened(root))
     tidy_log(base, retention=Retention(hours=0), durable=False, clock=SystemClock())
     assert rows(opened(root)) == sorted([*(pair for pair in TRUTH if pair[0] != 2), (2, "changed")])
+
+
+def test_an_interrupt_waits_until_the_repair_is_written(root: Path):
+    base = parts_of(opened(root)).store.base
+    append_rows(base.path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore interrupts
+    try:
+        with (
+            arm("commit.before_entry", lambda _: os.kill(os.getpid(), signal.SIGINT)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            base.undo_foreign()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert rows(opened(root)) == TRUTH
 
 
 def test_history_names_the_commit_and_its_repair(root: Path):

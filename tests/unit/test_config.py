@@ -148,6 +148,8 @@ def test_spark_settings_must_be_a_table():
         ("base_retention_hours", "1e300"),
         ("changes_retention_hours", "nan"),
         ("checkpoint_interval_commits", 2.7),
+        ("checkpoint_interval_commits", float("inf")),
+        ("checkpoint_interval_commits", float("nan")),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(name: str, value: object) -> None:

@@ -49,7 +49,7 @@ _ROW: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CachedRow:
     """A cached row: the file that identifies it, and the monotonic time at which it was first seen."""
 
     path: str
@@ -61,12 +61,12 @@ class LeaseTable:
     """The lease rows of one lake."""
 
     def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Set up the table of a lake. Nothing is read or written yet."""
+        """Read and write nothing yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
         self._lock = threading.RLock()
-        self._seen: dict[str, Seen] = {}
+        self._cache: dict[str, CachedRow] = {}
         self._table = self._open()
 
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
@@ -92,8 +92,8 @@ class LeaseTable:
                 committed = self._table.replace_row(file, f"{APP_LEASE}{row.name}", row.epoch, check=check)
                 removed, version = committed.commit.removes, committed.version
             except CommitUnknown:
-                seen = self.look(row.name)
-                if seen is None or seen.path != file.path:
+                newest = self.read(row.name)
+                if newest is None or newest.path != file.path:
                     raise
                 version = self._table.version()
             reach("lease.after_commit")
@@ -106,7 +106,7 @@ class LeaseTable:
             )
 
     def owns(self, row: LeaseRow) -> bool:
-        """Return true if this holder still has the lease with this epoch, by the newest version of the table."""
+        """True if this holder still has the lease with this epoch, by the newest version of the table."""
         app = f"{APP_LEASE}{row.name}"
         try:
             with self.errors_translated():
@@ -114,10 +114,10 @@ class LeaseTable:
         except NotFound:
             return False
         live = self._table.live_file(pinned.files, row.name)
-        is_mine = live is not None and owner_of(live.path) == row.holder
-        return is_mine and pinned.transactions.get(app) == row.epoch
+        is_holder = live is not None and owner_of(live.path) == row.holder
+        return is_holder and pinned.transactions.get(app) == row.epoch
 
-    def look(self, name: str) -> Seen | None:
+    def read(self, name: str) -> CachedRow | None:
         """Read the row of a lease, and cache the time since which it is unchanged."""
         fork_safety.check()
         with self._lock:
@@ -137,16 +137,17 @@ class LeaseTable:
                     return self._cached(name, live.path, epoch)
         raise self._damaged(f"the row of lease {name!r} is missing")
 
-    def _cached(self, name: str, path: str, epoch: int) -> Seen:
-        seen = self._seen.get(name)
-        if seen is None or seen.path != path:
-            row = self._read(name, path)
+    def _cached(self, name: str, path: str, epoch: int) -> CachedRow:
+        cached = self._cache.get(name)
+        if cached is None or cached.path != path:
+            row = self._read_file(name, path)
             if row.epoch != epoch:
                 raise self._damaged(f"lease {name!r} has epoch {epoch} and a row of epoch {row.epoch}")
-            seen = self._seen[name] = Seen(path=path, row=row, since_seconds=self._clock.monotonic_seconds())
-        return seen
+            cached = CachedRow(path=path, row=row, since_seconds=self._clock.monotonic_seconds())
+            self._cache[name] = cached
+        return cached
 
-    def _read(self, name: str, path: str) -> LeaseRow:
+    def _read_file(self, name: str, path: str) -> LeaseRow:
         try:
             with open_parquet(self._layout.leases / path) as file:
                 [values] = file.read().to_pylist()
@@ -161,7 +162,7 @@ class LeaseTable:
             ) from error
 
     def _exists(self) -> bool:
-        """Return true if the table exists. Rows without a log are a damage, not a table that is still to be created."""
+        """True if the table exists. Rows without a log are a damage, not a table that is still to be created."""
         rows = self._layout.leases / DATA
         if has_versions(self._layout.leases):
             return True

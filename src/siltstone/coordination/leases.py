@@ -34,13 +34,12 @@ import re
 import socket
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from siltstone.clock import Clock
 from siltstone.config import Role, Settings
 from siltstone.coordination.host_identity import machine
-from siltstone.coordination.lease_table import LeaseTable, Seen
+from siltstone.coordination.lease_table import CachedRow, LeaseTable
 from siltstone.coordination.liveness import LivenessLock, is_live
 from siltstone.delta.layout import Layout, owner_of
 from siltstone.errors import Conflict, Fenced, InvalidRequest, NotFound, error_text
@@ -66,8 +65,6 @@ class Leases:
         self._clock = clock
         self._table = LeaseTable(layout, settings, clock)
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def row(self, name: str) -> LeaseRow | None:
         """Return the row of the current or last holder; None if the lease was never acquired.
 
@@ -75,29 +72,18 @@ class Leases:
             Unavailable: the table cannot be read now.
             Corruption: the table is damaged.
         """
-        seen = self._table.look(_check_name(name))
-        return None if seen is None else seen.row
+        cached = self._table.read(_check_name(name))
+        return None if cached is None else cached.row
 
     def epoch(self, name: str = COMPACTOR) -> int:
-        """Return the epoch of the lease; 0 if it was never acquired.
-
-        Raises:
-            Unavailable, Corruption: see `row`.
-        """
+        """Return the epoch of the lease; 0 if it was never acquired. Raises as `row` does."""
         row = self.row(name)
         return row.epoch if row is not None else 0
 
     def holder(self, name: str) -> LeaseRow | None:
-        """Return the row of a live holder, as far as that is known; None if the lease can be acquired.
-
-        Raises:
-            Unavailable: the table cannot be read now.
-            Corruption: the table is damaged.
-        """
-        seen = self._table.look(_check_name(name))
-        return seen.row if seen is not None and self._state(seen) is LeaseState.HELD else None
-
-    # ---- acquiring -----------------------------------------------------------------------------------------------
+        """Return the row of a live holder; None if the lease can be acquired. Raises as `row` does."""
+        cached = self._table.read(_check_name(name))
+        return cached.row if cached is not None and self._state(cached) is LeaseState.HELD else None
 
     def take(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease | None":
         """Acquire the lease if it is available; None if a live holder has it, or another process acquired it first.
@@ -115,7 +101,7 @@ class Leases:
         if not 0 < ttl <= LONGEST_SECONDS:
             raise InvalidRequest(f"A lease lasts more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, not {ttl!r}.")
         self._table.ensure()
-        before = self._table.look(name)
+        before = self._table.read(name)
         state = self._state(before)
         if state is LeaseState.HELD:
             return None
@@ -125,11 +111,10 @@ class Leases:
         replaced = (0, None) if before is None else (before.row.epoch, before.path)  # exactly the row that was read
         try:
             self._table.write(row, allowed=lambda epoch, path: (epoch, path) == replaced)
-        except Conflict:
+        except BaseException as error:
             liveness_lock.close()
-            return None
-        except BaseException:
-            liveness_lock.close()
+            if isinstance(error, Conflict):
+                return None
             raise
         self._table.sweep()
         return Lease(
@@ -155,7 +140,7 @@ class Leases:
             f"Lease {name!r} of lake {self._layout.root} is held by {holder}. Leave the work to it, or wait until it ends."
         )
 
-    def _new_row(self, name: str, before: Seen | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
+    def _new_row(self, name: str, before: CachedRow | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
         now = self._clock.now()
         return LeaseRow(
             name=name,
@@ -171,15 +156,16 @@ class Leases:
             ttl_seconds=ttl_seconds,
         )
 
-    def _state(self, seen: Seen | None) -> LeaseState:
-        row = seen.row if seen is not None else None
+    def _state(self, cached: CachedRow | None) -> LeaseState:
+        if cached is None:
+            return LeaseState.FREE
         present = None
-        if row is not None and row.machine == machine():
+        if cached.row.machine == machine():
             with self._table.errors_translated():
-                present = is_live(self._layout.work, row.holder)
+                present = is_live(self._layout.work, cached.row.holder)
         return lease_state(
-            row,
-            unchanged_seconds=self._clock.monotonic_seconds() - seen.since_seconds if seen is not None else 0.0,
+            cached.row,
+            unchanged_seconds=self._clock.monotonic_seconds() - cached.since_seconds,
             now=self._clock.now(),
             present=present,
         )
@@ -211,7 +197,7 @@ class Lease:
         self._clock = clock
         self._mutex = threading.RLock()
         self._renewed_seconds = clock.monotonic_seconds()
-        self._over: str | None = None
+        self._end_reason: str | None = None
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
 
@@ -241,7 +227,7 @@ class Lease:
             Unavailable: the table cannot be read now.
         """
         with self._mutex:
-            self._check_not_over()
+            self._check_not_ended()
             try:
                 is_ours = self._table.owns(self._row)
             except Exception as error:
@@ -296,11 +282,11 @@ class Lease:
             self._renewer.join()
         with self._mutex:
             try:
-                if self._over is None:
+                if self._end_reason is None:
                     self._write(replace(self._row, expires_at=self._clock.now(), released=True))
-                    self._over = "was released"
+                    self._end_reason = "was released"
             except Exception as error:  # noqa: BLE001  # in any case the free liveness lock shows that we are gone
-                self._over = self._over or f"was given up, and could not be released ({error})"
+                self._end_reason = self._end_reason or f"was given up, and could not be released ({error})"
             finally:
                 self._liveness_lock.close()
 
@@ -315,9 +301,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self.keep()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _renew_until_stopped(self) -> None:
@@ -333,27 +317,29 @@ class Lease:
                 self.trouble = None
 
     def _write(self, row: LeaseRow) -> None:
-        self._check_not_over()
-        mine = self._row
+        self._check_not_ended()
+        current = self._row
         try:
             self._table.write(
                 row,
-                allowed=lambda epoch, path: epoch == mine.epoch and path is not None and owner_of(path) == mine.holder,
+                allowed=lambda epoch, path: (
+                    epoch == current.epoch and path is not None and owner_of(path) == current.holder
+                ),
             )
         except (Conflict, NotFound) as error:  # the row, or the whole table, was replaced
             raise self._lost() from error
         self._row = row
 
-    def _check_not_over(self) -> None:
-        if self._over is not None:
-            raise Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
+    def _check_not_ended(self) -> None:
+        if self._end_reason is not None:
+            raise self._lost(self._end_reason)
 
     def _unrenewed_seconds(self) -> float:
         return self._clock.monotonic_seconds() - self._renewed_seconds
 
     def _lost(self, why: str = "was taken over by another holder") -> Fenced:
-        self._over = why
-        return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {self._over}. Stop this work.")
+        self._end_reason = why
+        return Fenced(f"Lease {self.name!r} with epoch {self.epoch} {why}. Stop this work.")
 
 
 def _check_name(name: str) -> str:

@@ -10,7 +10,6 @@ import fcntl
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 
 from siltstone.errors import Unavailable
 from siltstone.host.fork_safety import close, own
@@ -38,9 +37,7 @@ class LivenessLock:
     def __enter__(self) -> "LivenessLock":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -74,7 +74,9 @@ class StateFiles:
         draft = path.with_name(f".{name}.{process_name()}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_draft(draft, json.dumps(content, default=str), durable=self._durable)
+            draft.write_text(json.dumps(content, default=str))
+            if self._durable:
+                sync_file(draft)
             reach("state_file.after_draft")
             draft.replace(path)
             if self._durable:
@@ -143,13 +145,6 @@ class StateFiles:
             with suppress(OSError):
                 fcntl.flock(opened, fcntl.LOCK_EX)
             yield
-
-
-def write_draft(path: Path, text: str, *, durable: bool) -> None:
-    """Write a file under a temporary name, for a later rename."""
-    path.write_text(text)
-    if durable:
-        sync_file(path)
 
 
 def _is_moment(text: object) -> bool:

@@ -23,28 +23,28 @@ HURRIED: Final = 10
 LIVE_FILES_PER_COMMIT: Final = 1000
 """Live files for which a checkpoint waits one more commit, because the cost of a checkpoint grows with the live files."""
 
-Work = Callable[[], str | None]
-"""A background task; it returns the error text or None."""
-
 
 class Background:
-    """Runs tasks one after the other. A task of one kind at one place is never queued twice."""
+    """Runs tasks one after the other. A task of one kind for one path is never queued twice."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[tuple[str, Path], Future[str | None]] = {}
 
-    def start(self, kind: str, place: Path, work: Work) -> bool:
-        """Start a task, unless the same task is running; return whether it was started."""
+    def start(self, kind: str, path: Path, task: Callable[[], str | None]) -> bool:
+        """Start a task, unless the same task is running; return whether it was started.
+
+        The task returns the text of its error, or None.
+        """
         with self._mutex:
-            running = self._running.get((kind, place))
+            running = self._running.get((kind, path))
             if running is not None and not running.done():
                 return False
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
             try:
-                self._running[kind, place] = self._pool.submit(work)
+                self._running[kind, path] = self._pool.submit(task)
             except RuntimeError:  # the interpreter shuts down and accepts no more work
                 return False
             return True

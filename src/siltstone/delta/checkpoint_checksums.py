@@ -32,7 +32,7 @@ NAME: Final = re.compile(r"_siltstone\.(\d{20})\.crc32\Z")
 LOCK_SECONDS: Final = 60.0
 """Longest wait for another process that writes a checkpoint of the same table. A large one takes seconds."""
 _POLL_SECONDS: Final = 0.01
-_LOOKS: Final = 5
+_READ_TRIES: Final = 5
 """Attempts to read a checksum that changes meanwhile."""
 _CHUNK_BYTES: Final = 1 << 20
 _CONTENT: Final = re.compile(rb"([0-9a-f]{8}) ([0-9a-f]{8})\n\Z")
@@ -59,21 +59,19 @@ def checkpoint_lock(table: Path) -> Iterator[None]:
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         deadline = clock.monotonic_seconds() + LOCK_SECONDS
-        while not _try_lock(handle):
-            if clock.monotonic_seconds() > deadline:
-                raise Unavailable(f"{table}: another process has been writing a checkpoint for {LOCK_SECONDS:g} s.")
-            clock.sleep(_POLL_SECONDS)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if clock.monotonic_seconds() > deadline:
+                    raise Unavailable(
+                        f"{table}: another process has been writing a checkpoint for {LOCK_SECONDS:g} s. Try again."
+                    ) from error
+                clock.sleep(_POLL_SECONDS)
         yield
     finally:
         close(handle)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def remove_checksum(table: Path, version: int) -> None:
@@ -100,7 +98,7 @@ def matches(table: Path, version: int, names: Sequence[str]) -> bool:
         FileNotFoundError: the checkpoint is gone.
         OSError: the operating system does not let this process read the checkpoint.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_READ_TRIES):
         expected = _read(table, version)
         if expected is None or _crc(table, names) == expected:
             return True

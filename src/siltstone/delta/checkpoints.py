@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from siltstone.clock import Clock
+from siltstone.clock import NS_PER_MS, Clock, epoch_ns
 from siltstone.delta.checkpoint_checksums import (
     checkpoint_lock,
     checksum_name,
@@ -33,12 +33,13 @@ from siltstone.delta.checkpoint_checksums import (
     write_checksum,
 )
 from siltstone.delta.fsync import sync_directory, sync_file
-from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.layout import LOG, entry_name, in_log
 from siltstone.delta.log_reader import (
     LAST_CHECKPOINT,
     LogListing,
     check_checkpoint,
     check_entries,
+    file_mark,
     list_log,
     since_own,
 )
@@ -48,6 +49,7 @@ from siltstone.host.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
 """Attempts to write a checkpoint. One fails if another process cleans the log between open and checkpoint."""
+NS_PER_HOUR: Final = 3_600_000 * NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,10 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
             reach("checkpoint.after_write")
             names = list_log(table).checkpoints.get(version, ())
             if names:
-                write_checksum(table, version, names)
+                names = (*names, write_checksum(table, version, names).name)
             reach("checkpoint.after_checksum")
             if durable:
-                for name in (*names, *([checksum_name(version)] if names else ()), LAST_CHECKPOINT):
+                for name in (*names, LAST_CHECKPOINT):
                     sync_file(table / LOG / name)
                 sync_directory(table / LOG)
             return version
@@ -110,10 +112,17 @@ def _create_checkpoint(table: Path) -> DeltaTable:
 
 
 def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:
-    """Delete expired entries and checkpoints below the newest checkpoint that allows it."""
+    """Delete expired entries and checkpoints: everything below the newest checkpoint below which all is expired."""
     listing = list_log(table)
-    floor = _floor(table, listing, retention=retention, clock=clock)
-    return _delete_below(table, listing, floor)
+    newest = max(listing.entries, default=-1)
+    cut_ns = epoch_ns(clock.now()) - retention.hours * NS_PER_HOUR
+    for version in sorted(listing.checkpoints, reverse=True):
+        too_many = retention.max_entries is not None and version <= newest - retention.max_entries
+        below = [v for v in listing.entries if v < version]
+        mark = file_mark(in_log(table, entry_name(below[-1]))) if below else ()
+        if too_many or not mark or mark[1] < cut_ns:
+            return _delete_below(table, listing, version)
+    return 0
 
 
 def forget_history(table: Path) -> int:
@@ -126,25 +135,6 @@ def forget_history(table: Path) -> int:
         if int(name[:20]) == listing.newest_checkpoint:  # that version exists, so no writer can still commit this draft
             (table / LOG / name).unlink(missing_ok=True)
     return _delete_below(table, listing, listing.newest_checkpoint)
-
-
-def _floor(table: Path, listing: LogListing, *, retention: Retention, clock: Clock) -> int:
-    """Return the newest checkpoint below which everything is expired, or -1."""
-    newest = max(listing.entries, default=-1)
-    cut_seconds = clock.now().timestamp() - retention.hours * 3600
-    for version in sorted(listing.checkpoints, reverse=True):
-        too_many = retention.max_entries is not None and version <= newest - retention.max_entries
-        below = [v for v in listing.entries if v < version]
-        if too_many or not below or _modified(table, below[-1]) < cut_seconds:
-            return version
-    return -1
-
-
-def _modified(table: Path, version: int) -> float:
-    try:
-        return (table / LOG / entry_name(version)).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
@@ -169,15 +159,24 @@ def heal_checkpoint(table: Path) -> bool:
         Corruption: a checkpoint is unreadable and entries that it replaces were cleaned.
     """
     listing = list_log(table)
-    hinted = (table / LOG / LAST_CHECKPOINT).exists()
+    hint = table / LOG / LAST_CHECKPOINT
+    is_hinted = hint.exists()
+    if not all(_is_sound(table, listing, v) for v in listing.checkpoints):
+        with checkpoint_lock(table):  # another process may replace it by a sound one, and then clean the entries
+            return _delete_broken(table)
+    # A pointer to a missing checkpoint is deleted if the entries reach back to an existing one or to version 0.
+    newest = max(listing.entries, default=-1)
+    dangles = is_hinted and newest >= 0 and not _missing(listing, listing.newest_checkpoint, newest=newest)
+    if dangles:
+        hint.unlink(missing_ok=True)
+    return dangles
+
+
+def _delete_broken(table: Path) -> bool:
+    listing = list_log(table)
     broken = [v for v in listing.checkpoints if not _is_sound(table, listing, v)]
     if not broken:
-        # A pointer to a missing checkpoint is deleted if the entries reach back to an existing one or to version 0.
-        newest = max(listing.entries, default=-1)
-        dangles = hinted and newest >= 0 and not _missing(listing, listing.newest_checkpoint, newest=newest)
-        if dangles:
-            (table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
-        return dangles
+        return False
     sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
     if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
         raise Corruption(
@@ -193,31 +192,28 @@ def heal_checkpoint(table: Path) -> bool:
 
 
 def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
-    """True if a checkpoint is readable and matches its checksum, or was deleted meanwhile."""
+    """True if a checkpoint has rows and matches its checksum, or was deleted meanwhile.
+
+    A file that the operating system refuses to open raises.
+    """
     names = listing.checkpoints[version]
     try:
-        return all(_readable(table / LOG / name) for name in names) and matches(table, version, names)
+        for name in names:
+            with pq.ParquetFile(table / LOG / name) as file:
+                if not file.metadata.num_rows:
+                    return False
+        return matches(table, version, names)
     except FileNotFoundError:
         return True
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
+            raise
+        return False
 
 
 def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
     """Return the missing entries between a checkpoint and the newest version."""
     return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
-
-
-def _readable(path: Path) -> bool:
-    """True if a checkpoint is a Parquet file with rows. A file that the operating system refuses to open raises.
-
-    A missing file raises, too, because another process has cleaned it since it was listed.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            return bool(file.metadata.num_rows > 0)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IsADirectoryError):
-            raise
-        return False
 
 
 def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:

@@ -1,14 +1,13 @@
 """The commit lock: a short advisory lock that orders the commit attempts of several processes at one table.
 
 It saves work and guarantees nothing. A process that does not acquire it within a second attempts its commit without it, and the
-commit is correct either way. A crash releases the lock. Its holder runs `uninterrupted`, because an interrupt between the
-acquisition and the `with` block would leave the lock held.
+commit is correct either way. A crash releases the lock. Its holder is in an `Uninterrupted` block, because an interrupt between
+the acquisition and the `with` block would leave the lock held.
 """
 
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from siltstone.clock import Clock
@@ -42,7 +41,5 @@ class CommitLock:
             else:
                 return
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         close(self._handle)

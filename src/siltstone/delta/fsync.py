@@ -50,14 +50,18 @@ class SyncedLog:
         self._written.clear()
 
 
-def sync_file(path: str | Path) -> None:
-    """Sync the bytes of one file."""
-    _sync(path, os.O_RDONLY)
+def sync_file(path: str | Path, flags: int = os.O_RDONLY) -> None:
+    """Sync the bytes of one file, or the names in one directory."""
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sync_directory(path: str | Path) -> None:
     """Sync the names in one directory."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+    sync_file(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_files(root: Path, relative: Iterable[str], *, synced: set[str]) -> None:
@@ -125,11 +129,3 @@ def _sync_if_there(path: str | Path) -> None:
     """Sync a file if it exists. A missing entry was cleaned: a synced checkpoint replaces it."""
     with contextlib.suppress(FileNotFoundError):
         sync_file(path)
-
-
-def _sync(path: str | Path, flags: int) -> None:
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

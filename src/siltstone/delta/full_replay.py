@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.delta.layout import entry_name, in_log
+from siltstone.delta.layout import in_log
 from siltstone.delta.log_reader import LAST_CHECKPOINT, LogEntry, file_mark, list_log, read_entry
-from siltstone.errors import Corruption, Reason
 from siltstone.model.files import DataFile
 
 MAX_ENTRIES: Final = 64
@@ -97,15 +96,9 @@ class Replayed:
         """Return an app transaction."""
         return self.transactions.get(app)
 
-    def live_files(self) -> tuple[DataFile, ...]:
-        """Return the live files."""
-        return tuple(self.files.values())
-
     def apply(self, entry: LogEntry) -> None:
         """Apply the next entry."""
-        for path in entry.removes:
-            self.files.pop(path, None)
-        self.files.update((file.path, file) for file in entry.files)
+        entry.apply_to(self.files)
         self.transactions.update(entry.transactions)
         for app in entry.forgotten:
             self.transactions.pop(app, None)
@@ -129,11 +122,7 @@ def replay(table: Path) -> Replayed | None:
             return None
         if file_mark(in_log(table, LAST_CHECKPOINT)):  # a dangling pointer: opening with delta-rs repairs it
             return None
-        if missing := listing.missing():
-            raise Corruption(
-                f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
-                reason=Reason.MISSING_FILE,
-            )
+        listing.check_complete(table)
         for version in listing.entries:
             entry = read_entry(table, version)
             if entry.is_foreign:  # opening with delta-rs finds out whether it was undone

@@ -48,7 +48,7 @@ class _Ticket(Generic[B, R]):
     is_woken: bool = False
     leads: bool = False
     """True if the caller was the first and must lead."""
-    has_left: bool = False
+    is_abandoned: bool = False
     """True once the caller was interrupted and no longer waits."""
     then: Callable[[], None] | None = None
     """Called by the caller when it is awake: it wakes the next caller."""
@@ -71,7 +71,7 @@ class _Ticket(Generic[B, R]):
     @property
     def is_waited_for(self) -> bool:
         """True if a caller waits for this ticket and can wake the next one."""
-        return not self.has_left
+        return not self.is_abandoned
 
     def begin(self) -> bool:
         """Mark the round as begun; False if the batch was cancelled."""
@@ -244,21 +244,21 @@ class WriterQueue(Generic[B, R]):
     def _leave(self, ticket: _Ticket[B, R], *, leads: bool) -> None:
         """Withdraw the batch of an interrupted caller. A batch whose round has begun is still committed."""
         with self._mutex:
-            ticket.has_left = True
+            ticket.is_abandoned = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 if leads:
                     self._hand_over()
         ticket.wake_next()
 
-    def _lead(self, own: _Ticket[B, R] | None = None) -> None:
+    def _lead(self, leader: _Ticket[B, R] | None = None) -> None:
         with self._mutex:
             waiting, self._waiting = self._waiting, []
             self._under_way = len(waiting)
         started = time.monotonic()
         group: list[_Ticket[B, R]] = []
-        if own is not None:
-            own.is_done = True  # whatever the outcome, its caller is this thread and needs no wake-up
+        if leader is not None:
+            leader.is_done = True  # whatever the outcome, its caller is this thread and needs no wake-up
         try:
             group = [ticket for ticket in waiting if ticket.begin()]
             results = self._commit([ticket.batch for ticket in group]) if group else []
@@ -270,11 +270,11 @@ class WriterQueue(Generic[B, R]):
             raise
         finally:
             try:
-                self._publish(group, own)
+                self._publish(group, leader)
             finally:
                 self._finish_round(time.monotonic() - started)
 
-    def _publish(self, group: list[_Ticket[B, R]], own: _Ticket[B, R] | None) -> None:
+    def _publish(self, group: list[_Ticket[B, R]], leader: _Ticket[B, R] | None) -> None:
         """Wake all callers whose batch is done. A callback that raises does not prevent the other wake-ups.
 
         Waiting callers wake each other one by one. If all woke at once they would compete for the interpreter, and the round
@@ -286,7 +286,7 @@ class WriterQueue(Generic[B, R]):
             self._room.notify_all()
             for ticket in group:
                 ticket.is_done = True
-            waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not own]
+            waited = [ticket for ticket in group if ticket.is_waited_for and ticket is not leader]
             for ticket, following in pairwise(waited):
                 ticket.then = following.wake
             self._round += 1
@@ -302,13 +302,13 @@ class WriterQueue(Generic[B, R]):
         if failure is not None:
             raise failure
 
-    def _finish_round(self, took: float) -> None:
+    def _finish_round(self, seconds: float) -> None:
         """Call `after`, then start the next round even if it raises."""
         try:
             self._after()
         finally:
             with self._mutex:
-                self._gather_until = time.monotonic() + GATHER_FACTOR * took
+                self._gather_until = time.monotonic() + GATHER_FACTOR * seconds
                 self._hand_over()
 
     def _hand_over(self) -> None:

@@ -10,7 +10,8 @@
       _system/events/                                     the journal of compaction cycles
       _system/leases/                                     which process may run compactions
       _system/audit/                                      which actor tombstoned rows, and the reason
-      _system/compactor/                                  its status, whether it is paused, requests to it
+      _system/compactor/                                  state files: status, last cycle, paused, stop
+      _system/hot/                                        directives for hot caches, and their status
       _system/work/                                       liveness locks of writers and jobs
 """
 
@@ -60,7 +61,7 @@ class Layout:
     @property
     def events(self) -> Path:
         """The Delta table of the journal, an event log."""
-        return self.root / SYSTEM / "events"
+        return self.root / JOURNAL
 
     @property
     def leases(self) -> Path:
@@ -74,7 +75,7 @@ class Layout:
 
     @property
     def compactor(self) -> Path:
-        """Status of the compactor, whether it is paused, and requests to it."""
+        """State files of the compactor."""
         return self.root / SYSTEM / "compactor"
 
     @property

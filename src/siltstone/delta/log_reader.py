@@ -58,33 +58,41 @@ class LogEntry:
 
     version: int
     files: tuple[DataFile, ...]
-    adds: frozenset[str]
     removes: Mapping[str, int]
     transactions: Mapping[str, int]
     forgotten: frozenset[str]
     metadata: Mapping[str, Any] | None
     protocol: Mapping[str, Any] | None
-    commit_id: str | None
     info: Mapping[str, Any]
     is_foreign: bool = False
     mark: Mark = ()
     removed_bytes: int = 0
 
     @property
-    def changes_metadata(self) -> bool:
-        """True if the entry contains metadata of the table."""
-        return self.metadata is not None
+    def adds(self) -> frozenset[str]:
+        """The paths of the added files."""
+        return frozenset(file.path for file in self.files)
 
     @property
-    def changes_protocol(self) -> bool:
-        """True if the entry contains a protocol."""
-        return self.protocol is not None
+    def commit_id(self) -> str | None:
+        """The id of the commit; None in entries of other programs."""
+        return self.info.get(COMMIT_ID)
+
+    @property
+    def changes_table(self) -> bool:
+        """True if the entry contains metadata or a protocol."""
+        return self.metadata is not None or self.protocol is not None
+
+    def apply_to(self, files: dict[str, DataFile]) -> None:
+        """Change the live files of the parent version, by path, to those of this version."""
+        for path in self.removes:
+            files.pop(path, None)
+        files.update((file.path, file) for file in self.files)
 
     @property
     def moves_rows_only(self) -> bool:
         """True if the commit moved rows between files without changing the table's content."""
-        kind = self.info.get(COMMIT_KIND)
-        return kind in {kinds.value for kinds in CommitKind if kinds.moves_rows_only}
+        return self.info.get(COMMIT_KIND) in {kind.value for kind in CommitKind if kind.moves_rows_only}
 
     @property
     def undone_after(self) -> int:
@@ -126,6 +134,18 @@ class LogListing:
             expected = version + 1
         return missing
 
+    def check_complete(self, table: Path) -> None:
+        """Refuse a log with a missing entry.
+
+        Raises:
+            Corruption: an entry is missing.
+        """
+        if missing := self.missing():
+            raise Corruption(
+                f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
+                reason=Reason.MISSING_FILE,
+            )
+
 
 def list_log(table: Path) -> LogListing:
     """List the log's entries and checkpoints. A failed listing raises and never returns an empty listing.
@@ -136,15 +156,14 @@ def list_log(table: Path) -> LogListing:
     """
     tries = LISTING_TRIES
     while True:
-        listing, tries = _listed(table), tries - 1
+        listing, tries = _list_once(table), tries - 1
         missing = listing.missing()
         existing = [version for version in missing if file_mark(in_log(table, entry_name(version)))]
         if not tries or len(existing) == len(missing):
             return replace(listing, entries=tuple(sorted((*listing.entries, *existing)))) if existing else listing
 
 
-def _listed(table: Path) -> LogListing:
-    """Read the directory once."""
+def _list_once(table: Path) -> LogListing:
     entries: list[int] = []
     checkpoints: dict[int, list[str]] = {}
     drafts: list[str] = []
@@ -178,7 +197,7 @@ def entry_version(name: str) -> int | None:
 
 
 def is_draft(name: str) -> bool:
-    """Return whether a file of a log is the uncommitted entry of a crashed writer."""
+    """True for the uncommitted entry of a crashed writer."""
     return bool(_DRAFT.match(name) or _TEMPORARY.match(name))
 
 
@@ -218,37 +237,27 @@ def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) ->
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
     except (TypeError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested too deeply, or not an object
-        raise Corruption(
-            f"Log entry {where} cannot be parsed: {error}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
-        ) from error
+        raise _damaged(where, f"cannot be parsed: {error}") from error
     if not actions:
-        raise Corruption(
-            f"Log entry {where} is empty. Restore it from a copy; nothing was written.", reason=Reason.DAMAGED_FILE
-        )
-    if not is_sealed and any(not action for action in actions):
-        raise Corruption(
-            f"Log entry {where} has a line without an action. Restore it from a copy; nothing was written.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise _damaged(where, "is empty")
+    if not is_sealed and not all(actions):
+        raise _damaged(where, "has a line without an action")
     try:
         entry = _entry(version, actions, mark)
         is_whole = is_sealed or _is_consistent(entry.info, actions)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Corruption(
-            f"Log entry {where} is not a valid Delta log entry: {error!r}. Restore it from a copy.",
-            reason=Reason.DAMAGED_FILE,
-        ) from error
+        raise _damaged(where, f"is not a valid Delta log entry: {error!r}") from error
     if not is_whole:
-        raise Corruption(
-            f"Log entry {where} is damaged: it contradicts itself. Restore it from a copy; nothing was written.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise _damaged(where, "is damaged: it contradicts itself")
     if not is_sealed and COMMIT_KIND in entry.info and len(actions) == 1:
-        raise Corruption(
-            f"Log entry {where} is truncated after its first line. Restore it from a copy; nothing was written.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise _damaged(where, "is truncated after its first line")
     return entry
+
+
+def _damaged(where: str, what: str) -> Corruption:
+    return Corruption(
+        f"Log entry {where} {what}. Restore it from a copy; nothing was written.", reason=Reason.DAMAGED_FILE
+    )
 
 
 def _check_seal(content: bytes, where: str) -> bool:
@@ -256,24 +265,19 @@ def _check_seal(content: bytes, where: str) -> bool:
     seal = _SEAL.search(content, 0, content.find(b"\n") + 1)
     if seal is None:
         return False
-    crc = zlib.crc32(content[seal.end() :], zlib.crc32(content[: seal.start()]))
-    if crc != int(seal[1], 16):
-        raise Corruption(
-            f"Log entry {where} is damaged: its bytes do not match its checksum. Restore it from a copy; nothing was written.",
-            reason=Reason.DAMAGED_FILE,
-        )
+    if zlib.crc32(content[seal.end() :], zlib.crc32(content[: seal.start()])) != int(seal[1], 16):
+        raise _damaged(where, "is damaged: its bytes do not match its checksum")
     return True
 
 
 def _is_consistent(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> bool:
     """Compare the two copies that delta-rs writes when it creates a table: an action, and a parameter of the operation."""
-    stated = info.get("operationParameters") or {}
-    named = {"metadata": "metaData", "protocol": "protocol"}
+    parameters = info.get("operationParameters") or {}
     return all(
-        json.loads(stated[parameter]) == action[name]
-        for parameter, name in named.items()
+        json.loads(parameters[name]) == action[kind]
+        for name, kind in (("metadata", "metaData"), ("protocol", "protocol"))
         for action in actions
-        if name in action and isinstance(stated.get(parameter), str)
+        if kind in action and isinstance(parameters.get(name), str)
     )
 
 
@@ -283,12 +287,10 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
         for kind, fields in action.items():
             by_kind.setdefault(kind, []).append(fields)
     info = by_kind.get("commitInfo", [{}])[0]
-    files = tuple(map(_added, by_kind.get("add", ())))
     removes, transactions = by_kind.get("remove", ()), by_kind.get("txn", ())
     return LogEntry(
         version=version,
-        files=files,
-        adds=frozenset(file.path for file in files),
+        files=tuple(map(_added_file, by_kind.get("add", ()))),
         removes={checked(unquote(r["path"])): int(r.get("deletionTimestamp") or 0) for r in removes},
         transactions={
             t["appId"]: int(t["version"]) for t in transactions if t["appId"] != APP_COMMITTED and not _is_forgotten(t)
@@ -296,7 +298,6 @@ def _entry(version: int, actions: list[dict[str, Any]], mark: Mark) -> LogEntry:
         forgotten=frozenset(t["appId"] for t in transactions if _is_forgotten(t)),
         metadata=dict(by_kind["metaData"][-1]) if "metaData" in by_kind else None,
         protocol=dict(by_kind["protocol"][-1]) if "protocol" in by_kind else None,
-        commit_id=info.get(COMMIT_ID),
         info=info,
         is_foreign=COMMIT_KIND not in info and not by_kind.keys() <= _PASSIVE,
         mark=mark,
@@ -308,7 +309,7 @@ def _is_forgotten(transaction: Mapping[str, Any]) -> bool:
     return transaction.get("lastUpdated") == FORGOTTEN_MS
 
 
-def _added(action: Mapping[str, Any]) -> DataFile:
+def _added_file(action: Mapping[str, Any]) -> DataFile:
     stats = json.loads(action.get("stats") or "{}")
     return DataFile(
         path=checked(unquote(action["path"])),
@@ -340,13 +341,10 @@ def entries_between(table: Path, *, after: int, until: int) -> Iterator[LogEntry
 
 def readable_versions(listing: LogListing) -> tuple[int, ...]:
     """Return the versions that can still be opened, oldest first: those without a gap since a checkpoint or version 0."""
-    entries = set(listing.entries)
-    listed = sorted({*entries, *listing.checkpoints})
     readable: list[int] = []
-    whole = listed[:1] == [0]  # version 0 needs no earlier entry
-    for version in range(listed[0], listed[-1] + 1) if listed else ():
-        whole = version in listing.checkpoints or (whole and version in entries)
-        if whole:
+    for version in sorted({*listing.entries, *listing.checkpoints}):
+        follows = version == 0 or readable[-1:] == [version - 1]  # version 0 needs no earlier entry
+        if version in listing.checkpoints or follows:
             readable.append(version)
     return tuple(readable)
 
@@ -452,17 +450,17 @@ def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
     version = max((v for v in listing.checkpoints if v <= until), default=-1)
     names = listing.checkpoints.get(version, ())
     try:
-        sound = matches(table, version, names)
+        if matches(table, version, names):
+            return
     except FileNotFoundError:
         raise
     except OSError as error:
         raise read_failure(error.filename or table / LOG, error) from error
-    if not sound:
-        raise Corruption(
-            f"Checkpoint {table / LOG / names[0]} is damaged: its bytes do not match its checksum. Restore it from a copy; "
-            "nothing was written.",
-            reason=Reason.DAMAGED_FILE,
-        )
+    raise Corruption(
+        f"Checkpoint {table / LOG / names[0]} is damaged: its bytes do not match its checksum. Restore it from a copy; "
+        "nothing was written.",
+        reason=Reason.DAMAGED_FILE,
+    )
 
 
 def since_own(table: Path, listing: LogListing, *, until: int) -> int:
@@ -501,11 +499,7 @@ def check_entries(table: Path) -> None:
 
 def _check_listed(table: Path, listing: LogListing) -> None:
     """Refuse a missing entry, and foreign entries that no later repair of ours has undone."""
-    if missing := listing.missing():
-        raise Corruption(
-            f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
-            reason=Reason.MISSING_FILE,
-        )
+    listing.check_complete(table)
     above = [version for version in listing.entries if version > listing.newest_checkpoint]
     foreign: list[LogEntry] = []
     for version in above:

@@ -42,18 +42,14 @@ class ReplayedTable:
         self.opened_seconds = opened_seconds
         self.protocol = opened.protocol()
         self.version = opened.version()
+        self.schema: pa.Schema = from_struct_json(json.loads(opened.schema().to_json()))
+        """The columns, which are the same for every version since the opened one."""
         self._path = path
         self._mark = file_mark(in_log(path, entry_name(self.version)))
-        self._schema = from_struct_json(json.loads(opened.schema().to_json()))
         self._transactions: dict[str, int | None] = {}
         self._files: dict[str, DataFile] | None = None
         self._pending: list[LogEntry] = []
         self._listed: tuple[DataFile, ...] | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema, which is the same for every version since the opened one."""
-        return self._schema
 
     def is_in_place(self) -> bool:
         """True while the entry of the followed version is the one that was read, not cleaned and not of another table."""
@@ -74,7 +70,7 @@ class ReplayedTable:
                 entry = read_entry(self._path, self.version + 1)
             except (FileNotFoundError, NotADirectoryError):
                 break
-            if entry.is_foreign or entry.changes_metadata or entry.changes_protocol:
+            if entry.is_foreign or entry.changes_table:
                 raise LogChanged(f"version {entry.version} changes the table itself")
             self._transactions.update(entry.transactions)
             self._transactions.update(dict.fromkeys(entry.forgotten))
@@ -88,17 +84,16 @@ class ReplayedTable:
         """Return the live files of the followed version."""
         if self._listed is None:
             if self._files is None:
-                with late_reads():
-                    opened = self.opened
-                    listed = opened.live_files() if isinstance(opened, Replayed) else live_files(opened)
-                files = {file.path: file for file in listed}
+                if isinstance(self.opened, Replayed):
+                    files = dict(self.opened.files)
+                else:
+                    with late_reads():
+                        files = {file.path: file for file in live_files(self.opened)}
                 check_links(self._path, files)
                 self._files = files
             check_links(self._path, {path for entry in self._pending for path in entry.adds})
             for entry in self._pending:
-                for path in entry.removes:
-                    self._files.pop(path, None)
-                self._files.update((file.path, file) for file in entry.files)
+                entry.apply_to(self._files)
             self._pending.clear()
             self._listed = tuple(self._files.values())
         return self._listed
@@ -131,28 +126,22 @@ def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
         Corruption: a file is not below the table, or the checkpoint contains bytes that are not text.
     """
     try:
-        return _listed(handle)
+        actions = pa.table(handle.get_add_actions(flatten=True))
+        partitions = [name for name in actions.column_names if name.startswith("partition.")]
+        columns: dict[str, list[Any]] = {
+            name: actions.column(name).to_pylist()
+            for name in ("path", "size_bytes", "num_records", "modification_time", *partitions)
+        }
     except (UnicodeDecodeError, pa.ArrowException) as error:
         raise Corruption(
             f"The log of {handle.table_uri} is damaged ({error}). Restore it from a copy.", reason=Reason.DAMAGED_FILE
         ) from error
-
-
-def _listed(handle: DeltaTable) -> tuple[DataFile, ...]:
-    actions = pa.table(handle.get_add_actions(flatten=True))
-    partitions = [name for name in actions.column_names if name.startswith("partition.")]
-    columns: dict[str, list[Any]] = {
-        name: actions.column(name).to_pylist()
-        for name in ("path", "size_bytes", "num_records", "modification_time", *partitions)
-    }
-    for path in columns["path"]:
-        checked(unquote(path))
     return tuple(
         DataFile(
-            path=path,
+            path=checked(unquote(path)),
             size_bytes=columns["size_bytes"][row],
             rows=columns["num_records"][row] or 0,
-            partition={name[10:]: _text(columns[name][row]) for name in partitions},
+            partition={name.removeprefix("partition."): _text(columns[name][row]) for name in partitions},
             modified_ms=columns["modification_time"][row] or 0,
         )
         for row, path in enumerate(columns["path"])

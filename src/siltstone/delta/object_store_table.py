@@ -72,23 +72,14 @@ class Objects:
         allow_http = settings.pop("allow_http", "false").lower() == "true"
         store: Any = S3Store if kind == "s3" else AzureStore
         self.uri = f"{'s3' if kind == 's3' else 'az'}://{bucket}/{prefix}"
-        self.options = {
-            **options,
-            "aws_conditional_put": "etag",
-            "max_retries": str(RETRIES),
-            "timeout": f"{TIMEOUT_SECONDS}s",
-            "connect_timeout": f"{CONNECT_SECONDS}s",
-        }
+        limits = {"timeout": f"{TIMEOUT_SECONDS}s", "connect_timeout": f"{CONNECT_SECONDS}s"}
+        self.options = {**options, "aws_conditional_put": "etag", "max_retries": str(RETRIES), **limits}
         """Storage options for delta-rs."""
         self._store = store(
             bucket,
             prefix=prefix,
             config=settings,
-            client_options={
-                "allow_http": allow_http,
-                "timeout": f"{TIMEOUT_SECONDS}s",
-                "connect_timeout": f"{CONNECT_SECONDS}s",
-            },
+            client_options={"allow_http": allow_http, **limits},
             retry_config={"max_retries": RETRIES, "retry_timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS)},
         )
 
@@ -154,14 +145,14 @@ class ObjectTable:
             NotFound: the table does not exist.
             Unavailable: the store cannot be reached.
         """
+        self.label = label
         self._objects = objects
-        self._label = label
         self._settings = settings
         self._clock = clock
         self._lock = threading.RLock()
         self._background = Background()
         opened = self._open()
-        self._id = str(opened.metadata().id)
+        self.id = str(opened.metadata().id)
         self._version = opened.version()
         self._tidied = self._version
 
@@ -207,18 +198,6 @@ class ObjectTable:
         except (DeltaError, OSError) as error:
             raise Unavailable(f"{self.label} cannot be reached: {_cause_line(error)}") from error
 
-    @property
-    def id(self) -> str:
-        """The table's id."""
-        return self._id
-
-    @property
-    def label(self) -> str:
-        """Name of the table in messages."""
-        return self._label
-
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def version(self) -> int:
         """Return the newest version."""
         with self._mutex:
@@ -241,27 +220,27 @@ class ObjectTable:
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
         try:
-            self._objects.get(path)
+            self._get(path)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
         return True
 
-    def added(self, version: int) -> Added:
-        """Return the files that a version added."""
+    def _get(self, path: str) -> bytes:
         try:
-            entry = self._entry(version)
-            return Added(files=entry.files, commit_id=entry.commit_id)
+            return self._objects.get(path)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise Unavailable(f"{self.label} cannot be reached: {error}") from error
 
-    def _entry(self, version: int) -> LogEntry:
-        name = entry_name(version)
-        content = self._objects.get(f"{LOG}/{name}")
-        entry = parse_entry(content, version, where=f"{self._objects.uri}/{LOG}/{name}")
+    def added(self, version: int) -> Added:
+        """Return the files that a version added."""
+        entry = self._entry(version, self._get)
+        return Added(files=entry.files, commit_id=entry.commit_id)
+
+    def _entry(self, version: int, get: Callable[[str], bytes]) -> LogEntry:
+        path = f"{LOG}/{entry_name(version)}"
+        entry = parse_entry(get(path), version, where=f"{self._objects.uri}/{path}")
         check_own(self._objects.uri, entry)
         return entry
 
@@ -277,18 +256,11 @@ class ObjectTable:
             FileNotFoundError: the file does not exist.
             Unavailable: the store cannot be reached.
         """
-        try:
-            content = self._objects.get(path)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+        content = self._get(path)
         try:
             return parse_file(content)
         except READ_ERRORS as error:
             raise read_failure(path, error) from error
-
-    # ---- committing ----------------------------------------------------------------------------------------------
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
         """Land one commit exactly once. `build` is called for each version on which the commit is attempted.
@@ -302,13 +274,15 @@ class ObjectTable:
         tries = 0
         with self._mutex:
             while True:
-                started = self._clock.now()
-                tried = self._prepare(build, commit_id)
-                if tried is not None and self._put_entry(tried):
-                    self._version = tried.version
+                started, version = self._clock.now(), self.version()
+                attempt: Committed | None = None
+                with contextlib.suppress(LogChanged):  # a newer version appeared meanwhile
+                    attempt = Committed(version=version + 1, commit_id=commit_id, commit=build(version))
+                if attempt is not None and self._put_entry(attempt):
+                    self._version = attempt.version
                     if self._clock.now() - started > STALE_AFTER:
-                        raise self._unknown(tried.version, "it was so slow that its entry may be superseded")
-                    return tried
+                        raise self._unknown(attempt.version, "it was so slow that its entry may be superseded")
+                    return attempt
                 tries += 1
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
@@ -317,27 +291,19 @@ class ObjectTable:
                 limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
                 self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))
 
-    def _prepare(self, build: Callable[[int], Commit], commit_id: str) -> Committed | None:
-        """Build the commit for the newest version; None if a newer version appeared meanwhile."""
-        version = self.version()
-        try:
-            return Committed(version=version + 1, commit_id=commit_id, commit=build(version))
-        except LogChanged:
-            return None
-
-    def _put_entry(self, tried: Committed) -> bool:
+    def _put_entry(self, attempt: Committed) -> bool:
         """Put the entry once; True if it landed, False if another commit has this version."""
         content = entry_content(
-            tried.commit, version=tried.version, commit_id=tried.commit_id, now_ms=epoch_ms(self._clock.now())
+            attempt.commit, version=attempt.version, commit_id=attempt.commit_id, now_ms=epoch_ms(self._clock.now())
         )
         reach("commit.before_entry")
         try:
-            self._objects.put(f"{LOG}/{entry_name(tried.version)}", content, create_only=True)
+            self._objects.put(f"{LOG}/{entry_name(attempt.version)}", content, create_only=True)
         except OSError as error:
             try:  # the entry may be ours: a repeated put can fail because of its own first put
-                return self._entry(tried.version).commit_id == tried.commit_id
+                return self._entry(attempt.version, self._objects.get).commit_id == attempt.commit_id
             except (Corruption, OSError):  # also if the store reports an existing entry: it may be ours, put twice
-                raise self._unknown(tried.version, str(error)) from error
+                raise self._unknown(attempt.version, str(error)) from error
         reach("commit.after_entry")
         return True
 
@@ -374,14 +340,10 @@ class ObjectTable:
         failure: DeltaError | None = None
         for _ in range(ALTER_TRIES):
             try:
-                change(self._open())
+                return change(self._open())
             except DeltaError as error:
                 failure = error
-                continue
-            return
         raise Unavailable(f"{self.label}: the columns cannot be changed: {failure}") from failure
-
-    # ---- files ---------------------------------------------------------------------------------------------------
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Do nothing, because files of crashed writers are swept by age."""
@@ -403,8 +365,6 @@ class ObjectTable:
             with contextlib.suppress(OSError):
                 self._objects.delete(path)
 
-    # ---- checkpoints ---------------------------------------------------------------------------------------------
-
     def notice(self, version: int) -> None:
         """Tidy the log and sweep files every `CHECKPOINT_COMMITS` commits."""
         if version - self._tidied >= CHECKPOINT_COMMITS and self._background.start("tidy", Path(LOG), self._tidy):
@@ -424,9 +384,8 @@ class ObjectTable:
         """Delete files that no log names and that are a day old; return the number of deleted files."""
         before = self._clock.now() - SWEPT_AFTER
         old = [f"{DATA}/{name}" for name, changed in self._objects.names(DATA) if changed < before]
-        # listed after `old`, so it names everything committed until then
-        named = {file.path for file in self.live().files}
-        dead = [path for path in old if path not in named]
+        live = {file.path for file in self.live().files}  # after `old`: names everything committed until then
+        dead = [path for path in old if path not in live]
         for path in dead:
             self._objects.delete(path)
         return len(dead)

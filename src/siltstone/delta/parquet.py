@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from siltstone.clock import utc_text
 from siltstone.errors import Corruption, Reason
 from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.host.system_errors import read_failure
@@ -169,16 +170,16 @@ READ_ERRORS: Final = (pa.ArrowException, OSError, MemoryError, UnicodeDecodeErro
 
 def column_differences(actual: pa.Schema, expected: pa.Schema, *, exact: bool) -> str:
     """Describe how a file's columns differ from the expected ones; empty if they do not."""
-    names = {f.name: f.type for f in expected}
-    unknown = [f.name for f in actual if f.name not in names]
+    types = {f.name: f.type for f in expected}
+    unknown = [f.name for f in actual if f.name not in types]
     stored = set(actual.names)
     missing = [f.name for f in expected if f.name not in stored and (exact or not f.nullable)]
     wrong = [
-        f"{f.name} ({f.type}, not {names[f.name]})"
+        f"{f.name} ({f.type}, not {kind})"
         for f in actual
-        if f.name in names
-        and not _same(f.type, names[f.name])
-        and (exact or names[f.name] not in WIDER.get(f.type, ()))
+        if (kind := types.get(f.name)) is not None
+        and not _same(f.type, kind)
+        and (exact or kind not in WIDER.get(f.type, ()))
     ]
     if unknown or missing or wrong:
         return f"unknown {unknown}, missing {missing}, of another type {wrong}"
@@ -237,59 +238,39 @@ def data_file(
 
 def log_statistics(footer: Footer, *, columns: Sequence[str]) -> str:
     """Return the log's statistics JSON: the row count, and minimum, maximum and nulls of the allowed columns."""
+    groups: dict[str, list[tuple[Any, int]]] = {name: [] for name in columns}
+    for number in range(footer.metadata.num_row_groups):
+        group = footer.metadata.row_group(number)
+        for index in range(group.num_columns):
+            column = group.column(index)
+            if column.path_in_schema in groups:
+                groups[column.path_in_schema].append((column.statistics, group.num_rows))
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name, column in _column_ranges(footer.metadata, columns).items():
-        if column.nulls is not None:
-            nulls[name] = column.nulls
-        if column.low is not None and column.high is not None and _fits_json(column.low, column.high):
-            low[name], high[name] = _stat_value(column.low), _stat_value(_round_up(column.high))
+    for name, statistics in groups.items():
+        if not statistics or any(s is None or not s.has_null_count for s, _ in statistics):
+            continue
+        nulls[name] = sum(s.null_count for s, _ in statistics)
+        ranges = [_range(s) for s, rows in statistics if s.null_count != rows]
+        if ranges and None not in ranges:  # one unknown group makes the column unknown; all-null groups add nothing
+            lowest, highest = min(r[0] for r in ranges if r), max(r[1] for r in ranges if r)
+            if _fits_json(lowest, highest):
+                low[name], high[name] = _stat_value(lowest), _stat_value(_round_up(highest))
     stats: dict[str, Any] = {"numRecords": footer.rows}
     if low or nulls:
         stats |= {"minValues": low, "maxValues": high, "nullCount": nulls}
     return json.dumps(stats)
 
 
-@dataclass(slots=True)
-class _Range:
-    low: Any = None
-    high: Any = None
-    nulls: int | None = 0
-    known: bool = True
-
-
-def _column_ranges(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, _Range]:
-    """Merge the row groups' statistics. One unknown group makes a column unknown; all-null groups add nothing."""
-    selected = set(columns)
-    ranges: dict[str, _Range] = {}
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        for index in range(rows.num_columns):
-            column = rows.column(index)
-            if column.path_in_schema not in selected:
-                continue
-            _fold_range(ranges.setdefault(column.path_in_schema, _Range()), column.statistics, rows.num_rows)
-    return {name: column if column.known else _Range(nulls=column.nulls) for name, column in ranges.items()}
-
-
-def _fold_range(column: _Range, statistics: pq.Statistics | None, rows: int) -> None:
-    if statistics is None or not statistics.has_null_count or column.nulls is None:
-        column.nulls, column.known = None, False
-        return
-    column.nulls += statistics.null_count
-    if statistics.null_count == rows:
-        return
+def _range(statistics: pq.Statistics) -> tuple[Any, Any] | None:
+    """Return the smallest and largest value of a row group; None if the log cannot state them."""
     try:
         low, high = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
         _round_up(high)
-    except OverflowError:  # it reaches the last millisecond of 9999, which the log cannot state
-        low = high = None
-    if low is None or high is None or _too_long(low) or _too_long(high):
-        column.known = False
-        return
-    column.low = low if column.low is None else min(column.low, low)
-    column.high = high if column.high is None else max(column.high, high)
+    except OverflowError:  # it reaches the last millisecond of 9999
+        return None
+    return None if low is None or high is None or _too_long(low) or _too_long(high) else (low, high)
 
 
 def _too_long(value: Any) -> bool:  # noqa: ANN401
@@ -311,9 +292,9 @@ def _round_up(value: Any) -> Any:  # noqa: ANN401
 def _stat_value(value: Any) -> Any:  # noqa: ANN401
     match value:
         case datetime.datetime():
-            aware = value if value.tzinfo is None else value.astimezone(datetime.UTC)
-            text = aware.replace(tzinfo=None).isoformat(timespec="milliseconds")
-            return text if value.tzinfo is None else f"{text}Z"
+            if value.tzinfo is not None:
+                return utc_text(value, timespec="milliseconds")
+            return value.isoformat(timespec="milliseconds")
         case datetime.date():
             return value.isoformat()
         case decimal.Decimal():

@@ -9,7 +9,7 @@ of their row groups are as selective. Missing statistics mean "may contain".
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,7 +86,7 @@ class FileReader:
         """Return the footer and cache it."""
         footer: GroupedFile | None = self.visit.find(self.path, _FOOTER)
         if footer is None:
-            with self._opened_with(None) as file:
+            with self._open(None) as file:
                 metadata = file.metadata
             footer = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
             self.visit.put(self.path, _FOOTER, footer, metadata.serialized_size * FOOTER_GROWTH)
@@ -107,10 +107,10 @@ class FileReader:
         """Return columns of a row group and cache them."""
         table = self._cached_columns(group, names)
         if table is None:
-            with self._opened() as file:
+            with self._open(self.footer().metadata) as file:
                 table = file.read_row_group(group, columns=list(names), use_threads=False)
                 check_rows(table.num_rows, file.metadata.row_group(group).num_rows)
-            table = self._typed(table, names).combine_chunks()
+            table = filled(table, self._schema_of(names)).combine_chunks()
             if keep:
                 self.visit.put(self.path, (group, tuple(names)), table, table.nbytes)
         return table
@@ -135,7 +135,7 @@ class FileReader:
         missing = [name for name in names if name not in available]
         stored = set(self.footer().metadata.schema.to_arrow_schema().names) if missing else set()
         if read := [name for name in missing if name in stored]:
-            parts.append(self._typed(self._first_rows(group, rows, read), read))
+            parts.append(filled(self._first_rows(group, rows, read), self._schema_of(read)))
         columns = {name: part.column(name) for part in parts for name in part.column_names}
         for name in missing:  # a column that was added after the file was written shows its default
             if name not in columns:
@@ -147,7 +147,7 @@ class FileReader:
         last = int(rows[-1])
         parts: list[pa.Table] = []
         start = 0
-        with self._opened() as file:
+        with self._open(self.footer().metadata) as file:
             for batch in batches(file, last + 1, columns=names, groups=[group], use_threads=False):
                 selected = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
                 table = pa.Table.from_batches([batch])
@@ -157,20 +157,11 @@ class FileReader:
                     break
         return pa.concat_tables(parts)
 
-    def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
-        return self._opened_with(self.footer().metadata)
-
     @contextmanager
-    def _opened_with(self, metadata: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
-        full = self.root / self.path
-        with (
-            readable(full),
-            open_parquet(full, verify=self.verify, metadata=metadata, pre_buffer=False) as file,
-        ):
+    def _open(self, metadata: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
+        path = self.root / self.path
+        with readable(path), open_parquet(path, verify=self.verify, metadata=metadata, pre_buffer=False) as file:
             yield file
-
-    def _typed(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
-        return filled(table, self._schema_of(names))
 
     def _schema_of(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])

@@ -32,12 +32,7 @@ class StagedFiles:
         return [file for file in files if file.path not in self._verified]
 
     def verify(self, files: Iterable[DataFile], *, expected: pa.Schema, exact: bool) -> None:
-        """Read the footers back and sync. Without `exact`, files from before a column change may have the older columns.
-
-        Raises:
-            Corruption: a file differs from the commit's description of it.
-            OSError: a file cannot be synced.
-        """
+        """Read the footers back and sync. Without `exact`, files from before a column change may have the older columns."""
         fresh = self.missing(files)
         for file in fresh:
             path = self._table / file.path
@@ -52,12 +47,7 @@ class StagedFiles:
         self._verified.update(file.path for file in fresh)
 
     def accept_in_memory(self, file: DataFile) -> None:
-        """Check the size of a file that was built in memory. It is synced together with the entry that names it.
-
-        Raises:
-            Corruption: the file on disk has another size.
-            OSError: the file's size cannot be read.
-        """
+        """Check the size of a file that was built in memory. It is synced together with the entry that names it."""
         size = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
         if size != file.size_bytes:
             raise Corruption(

@@ -77,21 +77,9 @@ class ParentVersion:
         """Return the live files at this version."""
         return self.table.files()
 
-    def schema(self) -> pa.Schema:
-        """Return the schema at this version."""
-        return self.table.schema()
-
 
 class _Unchanged(Exception):  # noqa: N818
     """Raised when the table already has the requested columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One attempt: the commit built for this parent, and a function that writes its entry with a given commit id."""
-
-    commit: Commit
-    write: Callable[[str], None]
 
 
 class Table(TableReader):
@@ -151,16 +139,11 @@ class Table(TableReader):
 
     def is_untouched(self) -> bool:
         """True if nothing was committed since `create`. Where features are listed one by one, `create` takes two versions."""
-        until = self.pin().version
+        entries = entries_between(self.path, after=-1, until=self.pin().version)
         try:
-            made = [
-                entry.info.get(COMMIT_KIND) == CREATED for entry in entries_between(self.path, after=-1, until=until)
-            ]
+            return all(entry.info.get(COMMIT_KIND) == CREATED for entry in list(entries))
         except LookupError:  # the first entries were cleaned, so a checkpoint replaced them
             return False
-        return all(made)
-
-    # ---- committing ----------------------------------------------------------------------------------------------
 
     def commit(self, build: Callable[[ParentVersion], Commit]) -> Committed:
         """Land one commit exactly once and return when it is durable.
@@ -175,10 +158,10 @@ class Table(TableReader):
             Unavailable: other writers won for longer than the time limit, or the disk failed.
         """
 
-        def prepare(parent: int) -> _Attempt:
+        def prepare(parent: int) -> Commit:
             commit = self._check(build(ParentVersion(self, parent)), parent)
             self.verify(commit.adds, exact=commit.kind.rewrites_rows)
-            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
+            return commit
 
         committed = self._commit_loop(prepare)
         self._verified.forget(committed.commit.adds)
@@ -194,13 +177,12 @@ class Table(TableReader):
             Conflict: raised by `build`.
         """
 
-        def prepare(parent: int) -> _Attempt:
+        def prepare(parent: int) -> Commit:
             current = self._current()
             schema = build(current.schema)
             if schema.equals(current.schema, check_metadata=True):
                 raise _Unchanged
-            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=_evolved(current, schema))
-            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
+            return Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=_schema_actions(current, schema))
 
         try:
             return self._commit_loop(prepare).version
@@ -216,11 +198,10 @@ class Table(TableReader):
     def set_properties(self, properties: Mapping[str, str]) -> int:
         """Change the table's properties in a separate commit; return the version."""
 
-        def prepare(parent: int) -> _Attempt:
+        def prepare(parent: int) -> Commit:
             action = metadata_action(self._current().opened)
             changed = action | {"configuration": {**action["configuration"], **properties}}
-            commit = Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=({"metaData": changed},))
-            return _Attempt(commit, lambda commit_id: self._write_entry(parent + 1, commit, commit_id))
+            return Commit(kind=CommitKind.METADATA, plan_version=parent, table_actions=({"metaData": changed},))
 
         return self._commit_loop(prepare).version
 
@@ -234,9 +215,8 @@ class Table(TableReader):
             Corruption: the foreign commits cannot be undone.
             Unavailable: the disk failed.
         """
-        with self._mutex, self._commit_lock():
-            now_ms = epoch_ms(self._clock.now())
-            plan = plan_undo(self.path, now_ms=now_ms)
+        with self._mutex, Uninterrupted(), self._commit_lock():
+            plan = plan_undo(self.path, now_ms=epoch_ms(self._clock.now()))
             commit = Commit(
                 kind=CommitKind.REPAIR,
                 plan_version=plan.version,
@@ -256,36 +236,36 @@ class Table(TableReader):
             self._acknowledge(landed)
             return landed.version
 
-    def _commit_loop(self, prepare: Callable[[int], _Attempt]) -> Committed:
-        """Attempt the commit until it lands, is refused, or the time limit is over."""
+    def _commit_loop(self, prepare: Callable[[int], Commit]) -> Committed:
+        """Attempt the commit that `prepare` builds for a parent, until it lands, is refused, or the time limit is over."""
         commit_id = self._clock.new_id()
         deadline = self._clock.monotonic_seconds() + self._settings.commit_timeout_seconds
-        tried: list[Committed] = []
+        attempts: list[Committed] = []
         with self._mutex:
             while True:
                 with Uninterrupted(), self._commit_lock():
                     parent = self._refresh()
-                    landed = self._found_late(tried, commit_id)
-                    if landed is None and (attempt := self._prepare(prepare, parent)) is not None:
-                        tried.append(Committed(version=parent + 1, commit_id=commit_id, commit=attempt.commit))
-                        landed = tried[-1] if self._attempt(attempt, tried[-1]) else None
+                    landed = self._found_late(attempts)
+                    if landed is None and (commit := self._prepare(prepare, parent)) is not None:
+                        attempts.append(Committed(version=parent + 1, commit_id=commit_id, commit=commit))
+                        landed = attempts[-1] if self._attempt(attempts[-1]) else None
                 if landed is not None:
                     self._acknowledge(landed)
                     return landed
                 raise_noted()
                 if self._clock.monotonic_seconds() > deadline:
                     raise Unavailable(
-                        f"{self.label}: other writers won {len(tried)} times in a row; nothing was written. Try again later."
+                        f"{self.label}: other writers won {len(attempts)} times in a row; nothing was written. Try again later."
                     )
-                self._back_off(len(tried))
+                self._back_off(len(attempts))
 
-    def _prepare(self, prepare: Callable[[int], _Attempt], parent: int) -> _Attempt | None:
+    def _prepare(self, prepare: Callable[[int], Commit], parent: int) -> Commit | None:
         """Build and check the next attempt; None if the log was cleaned meanwhile and must be refreshed."""
         try:
-            attempt = prepare(parent)
+            commit = prepare(parent)
         except LogChanged:
             return None
-        return attempt if self._current().is_in_place() else None
+        return commit if self._current().is_in_place() else None
 
     def _acknowledge(self, landed: Committed) -> None:
         """Sync the landed commit. After a disk error the commit exists, but a power cut may remove it."""
@@ -297,53 +277,53 @@ class Table(TableReader):
                 "read the dataset before you repeat the write."
             ) from error
 
-    def _found_late(self, tried: list[Committed], commit_id: str) -> Committed | None:
+    def _found_late(self, attempts: list[Committed]) -> Committed | None:
         """Return an earlier attempt that landed after it was looked for. Called before every further attempt."""
-        for earlier in tried:
+        for earlier in attempts:
             with contextlib.suppress(FileNotFoundError):
-                if read_entry(self.path, earlier.version).commit_id == commit_id:
+                if read_entry(self.path, earlier.version).commit_id == earlier.commit_id:
                     return earlier
         return None
 
-    def _attempt(self, attempt: _Attempt, tried: Committed) -> bool:
+    def _attempt(self, attempt: Committed) -> bool:
         """Write the child entry once; True if it landed, False if another commit has this version."""
         reach("commit.before_entry")
         try:
-            attempt.write(tried.commit_id)
+            self._write_entry(attempt.version, attempt.commit, attempt.commit_id)
             reach("commit.after_entry")
         except (DeltaError, OSError) as error:
-            if not self._landed_after_failure(error, tried.version, tried.commit_id):
+            if not self._landed_after_failure(error, attempt.version, attempt.commit_id):
                 return False
-        self._check_not_superseded(tried)
+        self._check_not_superseded(attempt)
         return True
 
-    def _check_not_superseded(self, tried: Committed) -> None:
+    def _check_not_superseded(self, attempt: Committed) -> None:
         """Refuse to trust an entry below a checkpoint that did not exist when the commit was checked.
 
         A process may sleep between its check and its write while other processes commit and clean the log. It then writes its
         entry where an older one was cleaned: the write succeeds, but no reader will ever read the entry. If the newest version
         shows the commit's effect, the commit was only superseded. Otherwise the outcome is unknown.
         """
-        if file_mark(in_log(self.path, LAST_CHECKPOINT)) == self._hint:
+        hint = file_mark(in_log(self.path, LAST_CHECKPOINT))
+        if hint == self._hint or list_log(self.path).newest_checkpoint < attempt.version:
             return
-        if list_log(self.path).newest_checkpoint < tried.version:
-            return
-        commit = tried.commit
+        commit = attempt.commit
         try:
             newest = self.pin(*commit.transactions)
         except Unavailable as error:
             raise CommitUnknown(
-                f"{self.label}: it cannot be determined whether version {tried.version} landed."
+                f"{self.label}: it cannot be determined whether version {attempt.version} landed ({error}). "
+                "Read the dataset before you repeat the write."
             ) from error
         live = {file.path for file in newest.files}
-        shown = (
+        is_visible = (
             all(file.path in live for file in commit.adds)
             and not any(file.path in live for file in commit.removes)
             and all(newest.transactions.get(app, 0) >= version for app, version in commit.transactions.items())
         )
-        if not shown:
+        if not is_visible:
             raise CommitUnknown(
-                f"{self.label}: version {tried.version} was overtaken by version {newest.version} and its log was cleaned. "
+                f"{self.label}: version {attempt.version} was overtaken by version {newest.version} and its log was cleaned. "
                 "Read the dataset to see whether the write is there before you repeat it."
             )
 
@@ -384,8 +364,6 @@ class Table(TableReader):
             self._verified.note_synced(beside)
             self._synced_log.note_written(version)
 
-    # ---- checks --------------------------------------------------------------------------------------------------
-
     def _check(self, commit: Commit, parent: int) -> Commit:
         """Refuse a commit that conflicts with an entry written after its plan version."""
         removed = frozenset(file.path for file in commit.removes)
@@ -406,7 +384,7 @@ class Table(TableReader):
             raise Conflict(f"{self.label}: version {entry.version} already removed {min(conflicting)}. Plan again.")
         if advanced := commit.depends & entry.transactions.keys():
             raise Conflict(f"{self.label}: version {entry.version} advanced {min(advanced)}. Plan again.")
-        if commit.kind.is_compaction and (entry.changes_metadata or entry.changes_protocol):
+        if commit.kind.is_compaction and entry.changes_table:
             raise Conflict(
                 f"{self.label}: version {entry.version} changed the table's metadata. Plan again.",
                 reason=Reason.SCHEMA_CHANGED,
@@ -444,8 +422,7 @@ class Table(TableReader):
         if not expected:
             partitions = set(self._current().opened.metadata().partition_columns) - self._stored_partitions
             expected = pa.schema([f for f in self.schema() if f.name not in partitions])
-        if not (self.path / LOG).is_dir():
-            raise self._gone()
+        self.check_there()
         try:
             self._verified.verify(files, expected=expected, exact=exact)
         except Corruption as error:
@@ -467,8 +444,6 @@ class Table(TableReader):
             OSError: the file's size cannot be read.
         """
         self._verified.accept_in_memory(file)
-
-    # ---- durability, commit lock ---------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Make the newest version durable. A caller that relies on an entry syncs it first."""
@@ -504,11 +479,10 @@ def declare_invariants(table: DeltaTable) -> None:
     )
 
 
-def _evolved(table: ReplayedTable, schema: pa.Schema) -> tuple[Mapping[str, Any], ...]:
+def _schema_actions(table: ReplayedTable, schema: pa.Schema) -> tuple[Mapping[str, Any], ...]:
     """Return the actions that set a table's columns and the protocol features these columns need."""
     action = metadata_action(table.opened) | {"schemaString": json.dumps(to_struct_json(schema), separators=(",", ":"))}
-    listed = table.protocol.writer_features
-    if listed is None and any(type_name(f.type).find("timestamp_ntz") >= 0 for f in schema):
+    if table.protocol.writer_features is None and any("timestamp_ntz" in type_name(f.type) for f in schema):
         features = {"readerFeatures": ["timestampNtz"], "writerFeatures": sorted(WRITER_FEATURES)}
         return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}, {"metaData": action}
     return ({"metaData": action},)

@@ -15,10 +15,10 @@ commit of another program, and table features that Siltstone does not write are 
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -61,6 +61,8 @@ MS_PER_HOUR: Final = 3_600_000
 FOLLOW_SECONDS: Final = 60.0
 """Seconds for which entries are applied to an opened table before delta-rs opens it again."""
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
@@ -102,20 +104,16 @@ class TableReader:
         fork_safety.check()
         return self._lock
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def pin(self, *apps: str) -> TableVersion:
         """Return the newest version with its live files and the named app transactions, all read at the same version."""
+
+        def read() -> TableVersion:
+            self._refresh()
+            with self._trusted():
+                return _table_version(self._current(), apps)
+
         with self._mutex:
-            for _ in range(OPEN_TRIES):
-                with contextlib.suppress(LogChanged):
-                    version = self._refresh()
-                    current = self._current()
-                    with self._trusted():
-                        numbers = {app: number for app in apps if (number := current.transaction(app)) is not None}
-                        files = current.files()
-                        return TableVersion(version=version, files=files, transactions=numbers, schema=current.schema)
-        raise self._not_still()
+            return self._retried(read)
 
     def at(self, version: int, *apps: str) -> TableVersion:
         """Return an older version: the files that were live then (they may be deleted) and the named app transactions.
@@ -130,8 +128,7 @@ class TableReader:
             except FileNotFoundError as error:
                 raise LogChanged(str(error)) from error
             past = ReplayedTable(self.path, opened, opened_seconds=0.0)
-        numbers = {app: number for app in apps if (number := past.transaction(app)) is not None}
-        return TableVersion(version=version, files=past.files(), transactions=numbers, schema=past.schema)
+        return _table_version(past, apps)
 
     def check_there(self) -> None:
         """Check, without waiting for a lock, that the table's log still exists.
@@ -162,18 +159,27 @@ class TableReader:
 
     def newest(self, app: str) -> int | None:
         """Return an app transaction of the newest version, without listing its files."""
-        with self._mutex:
-            for _ in range(OPEN_TRIES):
-                with contextlib.suppress(LogChanged):
-                    self._refresh()
-                    return self.transaction(app)
-        raise self._not_still()
 
-    def _not_still(self) -> Unavailable:
-        """Return the error for a log that could not be read although it was reopened each time, or raise Corruption."""
+        def read() -> int | None:
+            self._refresh()
+            return self.transaction(app)
+
+        with self._mutex:
+            return self._retried(read)
+
+    def _retried(self, read: Callable[[], T]) -> T:
+        """Read the log, and read it again if it was cleaned meanwhile.
+
+        Raises:
+            Unavailable: the log was cleaned during each attempt.
+            Corruption: a part of the log is damaged.
+        """
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(LogChanged, FileNotFoundError), log_errors(self.path / LOG):
+                return read()
         with contextlib.suppress(FileNotFoundError):
             transactions(self.path)
-        return Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
+        raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
 
     def schema(self) -> pa.Schema:
         """Return the schema of the last refreshed version."""
@@ -200,16 +206,8 @@ class TableReader:
             self._refresh()
             return dict(self._current().opened.metadata().configuration)
 
-    def delta(self) -> DeltaTable:
-        """Return a fresh delta-rs handle for reading only. Commits must not go through it."""
-        return _open(self.path)
-
     def removed(self, *, within_hours: float = math.inf) -> set[str]:
-        """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older.
-
-        Raises:
-            Unavailable: the log cannot be listed.
-        """
+        """Return the files that the log lists as removed within the last `within_hours`. A clock set back makes none older."""
         cut_ms = epoch_ms(self._clock.now()) - within_hours * MS_PER_HOUR
         return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
 
@@ -219,10 +217,7 @@ class TableReader:
         Raises:
             Unavailable: the log cannot be listed.
         """
-        for _ in range(OPEN_TRIES):
-            with contextlib.suppress(FileNotFoundError), log_errors(self.path / LOG):
-                return removals(self.path)
-        raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
+        return self._retried(lambda: removals(self.path))
 
     def marks(self, *prefixes: str) -> dict[str, int]:
         """Return the app transactions whose name has one of these prefixes, read from the newest log.
@@ -230,12 +225,7 @@ class TableReader:
         Raises:
             Unavailable: the log cannot be listed.
         """
-        for _ in range(OPEN_TRIES):
-            with contextlib.suppress(FileNotFoundError):
-                return transactions(self.path, *prefixes)
-        raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")
-
-    # ---- following -----------------------------------------------------------------------------------------------
+        return self._retried(lambda: transactions(self.path, *prefixes))
 
     def _current(self) -> ReplayedTable:
         if self._followed is None:
@@ -277,39 +267,35 @@ class TableReader:
         return hint == self._hint or list_log(self.path).newest_checkpoint <= followed.version
 
     def _open_again(self) -> None:
-        for _ in range(OPEN_TRIES):
-            with contextlib.suppress(LogChanged):
-                try:
-                    opened = _opened(self.path)
-                except NotFound as error:
-                    if self._id is None and not self._must_exist:
-                        raise
-                    raise self._gone() from error
-                return self._adopt(opened)
-        raise self._not_still()
+        def adopt() -> None:
+            try:
+                opened = _opened(self.path)
+            except NotFound as error:
+                if self._id is None and not self._must_exist:
+                    raise
+                raise self._gone() from error
+            self._adopt(opened)
+
+        self._retried(adopt)
 
     def _adopt(self, opened: DeltaTable | Replayed) -> None:
-        """Adopt a table that was just opened. Metadata that cannot be parsed is Corruption."""
+        """Adopt a table that was just opened. Refuse it if it has another id, was dropped, is too new or damaged."""
+        self._followed = None
         try:
-            self._check_and_adopt(opened)
+            metadata = opened.metadata()
+            if self._id is None:
+                self._id = str(metadata.id)
+            if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
+                raise Gone(f"{self.label} was dropped or re-created. Open the dataset again.")
+            check_properties(metadata.configuration)
+            followed = ReplayedTable(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
+            self._check_features(followed)
+            check_chain(self.path, committed=followed.transaction(APP_COMMITTED), version=followed.version)
         except (KeyError, TypeError, ValueError) as error:
             raise Corruption(
                 f"{self.label}: the metadata of {self.path} cannot be parsed ({error!r}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
             ) from error
-
-    def _check_and_adopt(self, opened: DeltaTable | Replayed) -> None:
-        """Adopt a table that was just opened. Refuse it if it has another id, was dropped or is too new."""
-        self._followed = None
-        metadata = opened.metadata()
-        if self._id is None:
-            self._id = str(metadata.id)
-        if str(metadata.id) != self._id or PROPERTY_DROPPED in metadata.configuration:
-            raise Gone(f"{self.label} was dropped or re-created. Open the dataset again.")
-        check_properties(metadata.configuration)
-        followed = ReplayedTable(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
-        self._check_features(followed)
-        check_chain(self.path, committed=followed.transaction(APP_COMMITTED), version=followed.version)
         self._followed = followed
 
     def _check_features(self, followed: ReplayedTable) -> None:
@@ -318,21 +304,27 @@ class TableReader:
         Deletion vectors, column mapping, change data feed and the like all raise the protocol.
         """
         protocol = followed.protocol
-        reader = protocol.min_reader_version <= FREE_READER_VERSION or (
-            protocol.reader_features is not None and READER_FEATURES.issuperset(protocol.reader_features)
+        reader_features, writer_features = protocol.reader_features, protocol.writer_features
+        can_read = protocol.min_reader_version <= FREE_READER_VERSION or (
+            reader_features is not None and READER_FEATURES.issuperset(reader_features)
         )
-        writer = protocol.min_writer_version <= FREE_WRITER_VERSION or (
-            protocol.writer_features is not None and WRITER_FEATURES.issuperset(protocol.writer_features)
+        can_write = protocol.min_writer_version <= FREE_WRITER_VERSION or (
+            writer_features is not None and WRITER_FEATURES.issuperset(writer_features)
         )
-        if reader and writer:
+        if can_read and can_write:
             return
-        features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+        features = sorted({*(reader_features or ()), *(writer_features or ())})
         raise Corruption(
             f"{self.label}: another program has raised {self.path} to reader version {protocol.min_reader_version} and writer "
             f"version {protocol.min_writer_version} ({', '.join(features) or 'no features'}), which Siltstone does not "
             "support. Reads and writes are refused until that is undone: silt doctor --repair undoes it, silt history shows it.",
             reason=Reason.FOREIGN_COMMIT,
         )
+
+
+def _table_version(table: ReplayedTable, apps: tuple[str, ...]) -> TableVersion:
+    numbers = {app: number for app in apps if (number := table.transaction(app)) is not None}
+    return TableVersion(version=table.version, files=table.files(), transactions=numbers, schema=table.schema)
 
 
 def _opened(path: Path) -> DeltaTable | Replayed:
@@ -346,14 +338,10 @@ def _open(path: Path) -> DeltaTable:
         try:
             handle = DeltaTable(path)
             check_entries(path)
-        except TableNotFoundError as error:
-            raise NotFound(f"There is no Delta table at {path}.") from error
-        except FileNotFoundError as error:
-            raise NotFound(f"There is no Delta table at {path}.") from error
-        except DeltaError as error:
-            failure = error
-            if not (path / LOG).is_dir():
+        except (DeltaError, FileNotFoundError) as error:
+            if not isinstance(error, DeltaError) or isinstance(error, TableNotFoundError) or not (path / LOG).is_dir():
                 raise NotFound(f"There is no Delta table at {path}.") from error
+            failure = error
             if not heal_checkpoint(path):
                 check_entries(path)
         else:

@@ -9,6 +9,7 @@ dead parent look alive. So the child closes every lock that is in `own`. The par
 """
 
 import os
+from contextlib import suppress
 from typing import Final
 
 from siltstone.errors import Unavailable
@@ -56,11 +57,8 @@ def close(handle: int) -> None:
 def _in_child() -> None:
     _Process.is_child_of_user = _Process.is_child_of_user or _Process.uses_tables
     while _handles:
-        handle = _handles.pop()
-        try:
-            os.close(handle)
-        except OSError:  # it was already closed
-            continue
+        with suppress(OSError):  # it was already closed
+            os.close(_handles.pop())
 
 
 os.register_at_fork(after_in_child=_in_child)

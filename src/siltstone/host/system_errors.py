@@ -14,8 +14,6 @@ from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, fi
 
 PANIC: Final = "PanicException"
 """Name of the exception that Python gets when native Rust code (delta-rs) panics. A BaseException that no module exports."""
-
-
 MAPPING_FAILURES: Final = ("failed to map segment from shared object", "cannot allocate memory")
 """Messages of the system's loader, in lower case, for a library that does not fit into the memory of the process."""
 

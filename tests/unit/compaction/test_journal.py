@@ -273,13 +273,11 @@ def entry(job: str, *, removes: tuple[str, ...] = (), folded: int | None = None)
     return LogEntry(
         version=1,
         files=(),
-        adds=frozenset(),
         removes=dict.fromkeys(removes, 0),
         transactions={} if folded is None else {APP_FOLD: folded},
         forgotten=frozenset(),
         metadata=None,
         protocol=None,
-        commit_id=None,
         info={JOB: job},
     )
 

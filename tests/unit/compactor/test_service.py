@@ -293,7 +293,7 @@ def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by
     service.trigger(["squash"])
     assert slow.began.wait(60)
     leases = leases_of(bench.root)
-    lease_table_of(leases).look(COMPACTOR)
+    lease_table_of(leases).read(COMPACTOR)
     row = leases.row(COMPACTOR)
     assert row is not None
     # another machine, whose clock says that the time of the lease is long over

@@ -1,5 +1,6 @@
 import datetime
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.delta import checkpoints as upkeep
+from siltstone.delta.checkpoint_checksums import checkpoint_lock
 from siltstone.delta.checkpoints import Retention, clean_log, forget_history, heal_checkpoint
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log
@@ -134,6 +136,21 @@ def test_an_older_sound_checkpoint_takes_the_place_of_an_unreadable_one(tmp_path
     spoil(table, 6)
     assert heal_checkpoint(table)
     assert versions_of(table) == ([*range(3, 8)], [3])
+
+
+def test_an_unreadable_checkpoint_that_another_process_replaces_meanwhile_stays(tmp_path: Path):
+    """Its writer cleans the entries that it replaces: without it the table would be lost."""
+    table = log(tmp_path / "t", entries=range(8), checkpoints=(5,))
+    sound = (table / LOG / checkpoint(5)).read_bytes()
+    spoil(table, 5)
+    with ThreadPoolExecutor(1) as pool:
+        with checkpoint_lock(table):
+            healed = pool.submit(heal_checkpoint, table)
+            with pytest.raises(TimeoutError):
+                healed.result(timeout=0.1)
+            (table / LOG / checkpoint(5)).write_bytes(sound)
+        assert not healed.result(timeout=60)
+    assert versions_of(table) == ([*range(8)], [5])
 
 
 @pytest.mark.parametrize("entries", [range(5, 8), range(1, 8), range(5), range(0)])

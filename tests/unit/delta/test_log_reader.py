@@ -59,14 +59,15 @@ def test_an_entry_is_read_for_what_a_later_commit_must_know(tmp_path: Path):
     assert entry.forgotten == {"producer/q"}
     assert entry.commit_id == "abc"
     assert entry.info["operation"] == "WRITE"
-    assert (entry.changes_metadata, entry.changes_protocol) == (False, False)
+    assert (entry.metadata, entry.protocol, entry.changes_table) == (None, None, False)
 
 
 def test_changes_of_metadata_and_protocol_are_seen(tmp_path: Path):
     write(tmp_path, 0, {"metaData": {"id": "x"}})
     write(tmp_path, 1, {"protocol": {"minReaderVersion": 1}})
-    assert (read_entry(tmp_path, 0).changes_metadata, read_entry(tmp_path, 0).changes_protocol) == (True, False)
-    assert (read_entry(tmp_path, 1).changes_metadata, read_entry(tmp_path, 1).changes_protocol) == (False, True)
+    first, second = read_entry(tmp_path, 0), read_entry(tmp_path, 1)
+    assert (first.metadata, first.protocol, first.changes_table) == ({"id": "x"}, None, True)
+    assert (second.metadata, second.protocol, second.changes_table) == (None, {"minReaderVersion": 1}, True)
 
 
 @pytest.mark.parametrize("kind", ["metaData", "protocol"])
