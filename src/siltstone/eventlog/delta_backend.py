@@ -130,8 +130,6 @@ class DeltaBackend:
         self._staging.close()
         self._projection.close()
 
-    # ---- committing ----------------------------------------------------------------------------------------------
-
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
         self._groups += 1
         staged: list[DataFile] = []

@@ -169,8 +169,6 @@ class EventStore:
         """Return the index of the next event."""
         return next_index(self._connection)
 
-    # ---- looking up ----------------------------------------------------------------------------------------------
-
     def _load_states(self, events: Sequence[Event]) -> "StateChanges":
         builds = {event.build_request_id for event in events}
         refs: set[tuple[str, str]] = set()
@@ -224,8 +222,6 @@ class EventStore:
             columns = [column.name for column in table.c] if rows else []
             for row in rows:
                 yield dict(zip(columns, row, strict=True))
-
-    # ---- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, events: Sequence[Indexed], states: "StateChanges") -> None:
         if not events:

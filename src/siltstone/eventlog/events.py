@@ -122,9 +122,6 @@ class PartitionManifest:
     metadata: dict[str, str]
 
 
-# ---- the eight payloads ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequestEvent:
     """A build request has a new status."""
@@ -289,9 +286,6 @@ class Indexed:
     index: int
     event: Event
     appended_at: int | None = field(default=None, compare=False)
-
-
-# ---- as JSON -----------------------------------------------------------------------------------------------------
 
 
 as_json: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

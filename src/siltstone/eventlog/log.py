@@ -44,40 +44,31 @@ class EventLogBackend(Protocol):
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events, all of them or none. They are durable on return."""
-        ...
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
         """Append events without waiting; the future has the result."""
-        ...
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Open one consistent state of the log for queries. It has all appends acknowledged before."""
-        ...
 
     def rebuild(self) -> None:
         """Rebuild the derived tables."""
-        ...
 
     def heal(self) -> bool:
         """Delete the derived tables, so that they are rebuilt; return False if there are none."""
-        ...
 
     @property
     def version(self) -> int:
         """The version of the log's columns."""
-        ...
 
     def refresh_version(self) -> int:
         """Read the log's version again and return it, because another process may have migrated the log."""
-        ...
 
     def migrate(self) -> None:
         """Migrate the log to the newest version. This only adds columns."""
-        ...
 
     def close(self) -> None:
         """Wait for pending appends and release all resources."""
-        ...
 
 
 class EventLog:
@@ -159,7 +150,6 @@ class EventLog:
             return events
         return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
 
-    # ---- queries -------------------------------------------------------------------------------------------------
     #
     # A list without `limit` has all entries, or the query is refused (InvalidRequest: more than 100,000).
     # A list with a limit has `has_more`, and `following` for `after=`.
@@ -333,8 +323,6 @@ class EventLog:
         if result is None:
             raise NotFound(f"Event log {self.uri} has no {what}.")
         return result
-
-    # ---- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Wait for pending appends and close the log."""

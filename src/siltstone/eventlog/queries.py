@@ -143,9 +143,6 @@ class Summary:
     active_jobs: int
 
 
-# ---- events ------------------------------------------------------------------------------------------------------
-
-
 def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> Page:
     """Return events from an index on."""
     if not 1 <= start <= MAX_NUMBER:
@@ -342,9 +339,6 @@ def _after(position: str | None, index: ColumnElement[int], name: ColumnElement[
 def _newest_first(query: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
     """Order entries by last event, newest first, then by name, because one event can change several partitions."""
     return query.order_by(index.desc(), name)
-
-
-# ---- states ------------------------------------------------------------------------------------------------------
 
 
 def builds(

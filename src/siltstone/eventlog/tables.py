@@ -134,8 +134,6 @@ PROJECTED: Final = Table(
 """State of a projection: its layout, the version of the table that it has reached, and that version's commit id."""
 
 
-# ---- versions ----------------------------------------------------------------------------------------------------
-
 ADDED: Final[dict[int, tuple[Column[Any], ...]]] = {2: (EVENTS.c.appended_at,)}
 """Columns that each version has added. All of them are nullable."""
 VERSION: Final = "siltstone.eventlog.version"

@@ -67,15 +67,12 @@ class CurrentStates(Protocol):
 
     def build(self, build_request_id: str) -> BuildStatus | None:
         """Return the state of a build request; None if it is not known."""
-        ...
 
     def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
         """Return the state of a partition within a build."""
-        ...
 
     def run(self, job_run_id: str) -> Run | None:
         """Return a job run."""
-        ...
 
 
 def check(event: Event, states: CurrentStates) -> None:

@@ -261,9 +261,6 @@ def _in_units(count: int, units: Mapping[str, int]) -> str:
     return f"{count // size}{unit}"
 
 
-# ---- parsing the fields of a tier --------------------------------------------------------------------------------
-
-
 def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -> Tier:
     names = {field.name for field in fields(Tier)}
     unknown = sorted(set(values) - names)
