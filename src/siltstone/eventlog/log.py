@@ -150,7 +150,6 @@ class EventLog:
             return events
         return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
 
-    #
     # A list without `limit` has all entries, or the query is refused (InvalidRequest: more than 100,000).
     # A list with a limit has `has_more`, and `following` for `after=`.
 

@@ -138,5 +138,4 @@ def _longest(
         if fits:
             runs[-1] += batch
             run_size, run_rows = run_size + batch_size, run_rows + batch_rows
-    longest = max(runs, key=len)
-    return tuple(longest)
+    return tuple(max(runs, key=len))
