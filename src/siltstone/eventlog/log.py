@@ -8,7 +8,6 @@ same code.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
@@ -331,8 +330,6 @@ class EventLog:
         """Use the log in a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the log after the block."""
         self.close()

@@ -138,4 +138,5 @@ def _longest(
         if fits:
             runs[-1] += batch
             run_size, run_rows = run_size + batch_size, run_rows + batch_rows
-    return tuple(max(runs, key=len))
+    longest = max(runs, key=len)
+    return tuple(longest)
