@@ -21,7 +21,7 @@ from sqlalchemy.pool import StaticPool
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
+from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION, damaged
 from siltstone.failpoints import reach
 
 BUSY_SECONDS: Final = 30
@@ -194,9 +194,7 @@ def _ensure_tables(database: Database, address: Address, *, create: bool) -> Non
 def _stored_version(connection: Connection) -> int:
     version = connection.execute(select(HEAD.c.schema_version)).scalar()
     if not isinstance(version, int):
-        raise Corruption(
-            "The event log is damaged: it has no version. Restore it from a copy.", reason=Reason.DAMAGED_FILE
-        )
+        raise damaged("it has no version")
     return version
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Dialect, Table, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from siltstone.errors import Conflict, Corruption, Reason
+from siltstone.errors import Conflict
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -51,6 +51,7 @@ from siltstone.eventlog.tables import (
     HEAD,
     PARTITIONS,
     RUNS,
+    damaged,
 )
 from siltstone.eventlog.transitions import Run, check
 
@@ -103,11 +104,7 @@ def next_index(connection: Connection) -> int:
     stored = connection.execute(select(HEAD.c.next_index)).scalar()
     last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
     if stored != last + 1:
-        raise Corruption(
-            f"The event log is damaged: its last event has the index {last}, its next one would get {stored}. "
-            "Restore it from a copy.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise damaged(f"its last event has the index {last}, its next one would get {stored}")
     return int(stored)
 
 

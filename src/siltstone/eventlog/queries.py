@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, or_, select
 
-from siltstone.errors import Corruption, InvalidRequest, Reason
+from siltstone.errors import InvalidRequest
 from siltstone.eventlog.event_json import parse_event
 from siltstone.eventlog.event_store import checksum, next_index, stored_json
 from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
@@ -25,6 +25,7 @@ from siltstone.eventlog.tables import (
     EVENTS,
     PARTITIONS,
     RUNS,
+    damaged,
     event_columns,
     version_of,
 )
@@ -153,10 +154,7 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
         expected = range(start, following)
         if indexes != list(expected):
             missing = next((index for index in expected if index not in set(indexes)), start)
-            raise Corruption(
-                f"The event log is damaged: event {missing} is missing. Restore it from a copy.",
-                reason=Reason.DAMAGED_FILE,
-            )
+            raise damaged(f"event {missing} is missing")
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
 
@@ -266,10 +264,7 @@ def _event(row: dict[str, Any], crc: int | None) -> Indexed:
         reason = "its checksum does not match"
     except (InvalidRequest, TypeError, ValueError) as error:
         reason = str(error)
-    raise Corruption(
-        f"The event log is damaged: event {row['idx']} cannot be read: {reason}. Restore it from a copy.",
-        reason=Reason.DAMAGED_FILE,
-    )
+    raise damaged(f"event {row['idx']} cannot be read: {reason}")
 
 
 def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
@@ -439,10 +434,7 @@ def summary(connection: Connection) -> Summary:
             counts[kind][name] = number
     events = sum(counts["event"].values())
     if events != next_index(connection) - 1:
-        raise Corruption(
-            "The event log is damaged: its counts are not those of its events. Restore it from a copy.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise damaged("its counts are not those of its events")
     return Summary(
         events=events,
         events_by_type=counts["event"],
