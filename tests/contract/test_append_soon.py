@@ -52,11 +52,12 @@ def test_callbacks_may_append_the_next_event(log: EventLog) -> None:
 
 
 def test_threads_and_futures_share_a_log(log: EventLog) -> None:
-    def append() -> None:
+    def append(name: str) -> None:
         for number in range(20):
-            log.append(received(f"{threading.get_ident()} {number}"))
+            log.append(received(f"{name} {number}"))
 
-    threads = [threading.Thread(target=append) for _ in range(4)]
+    # Each has a name of its own: the system gives the id of an ended thread to the next one.
+    threads = [threading.Thread(target=append, args=(f"thread {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
     under_way = [log.append_soon(received(f"soon {number}")) for number in range(80)]

@@ -7,11 +7,12 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from siltstone.delta.background import Background
 from siltstone.delta.group_commit import WriterQueue
-from siltstone.errors import InvalidRequest, NotFound
+from siltstone.errors import InvalidRequest, NotFound, Unavailable
 from siltstone.eventlog.event_json import parse_event
 from siltstone.eventlog.events import (
     BuildRequestEvent,
@@ -21,6 +22,7 @@ from siltstone.eventlog.events import (
     PartitionStatus,
     event_json,
 )
+from siltstone.eventlog.local_table import LocalEventTable
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.queries import Filter
 from tests.support.appends import append_all
@@ -68,6 +70,8 @@ def test_queries_beyond_the_limits_are_refused_on_every_backend(log: EventLog) -
         lambda: log.page(1, wanted=Filter(partition_globs=("x*",) * 101)),
         lambda: log.page(1, wanted=Filter(partition_refs=("a\x00",))),
         lambda: log.partitions(glob="\ud800*"),
+        lambda: log.builds(after="not a position"),
+        lambda: log.builds(after="9" * 5000 + ":b"),
         lambda: log.build("a\x00"),
         lambda: log.events_of_partition("\ud800"),
     ):
@@ -198,6 +202,24 @@ def test_a_callback_that_ends_its_thread_blocks_no_caller(address: Callable[[str
         assert all(done.result(30) for done in under_way)
 
 
+def test_a_failed_append_leaves_none_of_its_files(
+    address: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = LocalEventTable.stage
+
+    def fail_second(table: LocalEventTable, path: str, rows: pa.Table) -> int:
+        if path.endswith(".1.parquet"):
+            raise Unavailable("the disk is full")
+        return stage(table, path, rows)
+
+    with EventLog.open(address("delta")) as log:
+        log.append(received("a"))
+        monkeypatch.setattr(LocalEventTable, "stage", fail_second)
+        with pytest.raises(Unavailable):
+            log.append(received("b"), replace(received("c"), timestamp=2**62))  # two days are two files
+        assert len(list((tmp_path / "log1" / "data").glob("*.parquet"))) == 1
+
+
 def test_an_interrupt_after_a_commit_lets_the_next_round_begin() -> None:
     interrupts = iter([KeyboardInterrupt(), None])
 
@@ -245,7 +267,7 @@ def test_passwords_are_hidden_in_every_part_of_an_address() -> None:
     from siltstone.eventlog.address import parse_address
 
     assert "secret" not in parse_address("postgresql://127.0.0.1:1/db?password=secret&x=1").shown
-    with pytest.raises(InvalidRequest, match="port"):
+    with pytest.raises(InvalidRequest, match="host:abc"):
         parse_address("postgresql://host:abc/db")
     with pytest.raises(InvalidRequest, match="memory:"):
         parse_address("sqlite:///:memory:")

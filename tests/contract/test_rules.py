@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.errors import Conflict, InvalidRequest, NotFound
+from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason
 from siltstone.eventlog import queries
 from siltstone.eventlog.events import (
     MAX_EVENT_BYTES,
@@ -122,7 +122,7 @@ def test_an_id_that_belongs_to_another_event_is_refused(log: EventLog) -> None:
 
 
 def test_an_event_that_is_too_large_is_refused(log: EventLog) -> None:
-    with pytest.raises(InvalidRequest, match="1,048,576"):
+    with refused(InvalidRequest, Reason.TOO_LARGE, "1,048,576"):
         log.append(received("b1", *[f"p{n}" * 10 for n in range(MAX_EVENT_BYTES // 20)]))
     assert log.page().events == ()
 

@@ -23,7 +23,7 @@ def test_a_newer_log_in_sqlite_is_refused(address: Callable[[str], str]) -> None
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as database:
         database.execute("UPDATE event_log SET schema_version = 99")
     database.close()
-    with refused(InvalidRequest, None, "version 99 ", "tables"):
+    with refused(InvalidRequest, None, "version 99 "):
         EventLog.open(uri)
 
 
@@ -35,7 +35,7 @@ def test_a_newer_log_on_delta_is_refused(address: Callable[[str], str]) -> None:
     Table(path, settings=Settings(), clock=SystemClock(), retention=retention, label="log").set_properties(
         {PROPERTY_VERSION: "99"}
     )
-    with refused(InvalidRequest, None, "version 99 ", "columns"):
+    with refused(InvalidRequest, None, "version 99 "):
         EventLog.open(uri)
 
 

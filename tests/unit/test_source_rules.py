@@ -26,7 +26,7 @@ MAY_COLLECT = {
     ("dataset/load/row_validation.py", "duplicate_examples"): "three keys for an error message",
     ("dataset/load/jdbc.py", "_bounds"): "the smallest and the largest value of one column",
     ("dataset/load/row_validation.py", "unread_examples"): "three rows for an error message",
-    ("eventlog/spark_report.py", "_shown"): "the rows of a report, at most a thousand",
+    ("eventlog/spark_report.py", "_rows"): "the rows of a report, at most a thousand",
     ("query/spark_executor.py", "_rows"): "the rows of a query, at most max_rows",
     ("query/spark_executor.py", "_batches"): "the rows of a query that is answered as a stream",
 }

@@ -73,12 +73,12 @@ def parse_address(uri: str) -> Address:
     scheme, colon, rest = uri.partition(":")
     backends = {backend.value: backend for backend in BackendKind} | {"postgres": BackendKind.POSTGRESQL}
     if not colon or scheme not in backends:
-        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: use {FORMS}.")
+        raise InvalidRequest(f"{_hidden(uri)!r} is not an address of an event log: use {FORMS}.")
     backend = backends[scheme]
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise InvalidRequest(f"{_hidden(uri)!r} is no address of an event log: {error}. Use {FORMS}.") from error
+        raise InvalidRequest(f"{_hidden(uri)!r} is not an address of an event log: {error}. Use {FORMS}.") from error
     match backend:
         case BackendKind.MEMORY:
             if rest:
@@ -111,7 +111,7 @@ def _check_port(parts: SplitResult, uri: str) -> None:
     try:
         _ = parts.port
     except ValueError as error:
-        raise InvalidRequest(f"{_hidden(uri)!r} has no number as its port.") from error
+        raise InvalidRequest(f"{_hidden(uri)!r} has a port that is not a number.") from error
 
 
 def _options(query: str, backend: BackendKind) -> dict[str, str]:

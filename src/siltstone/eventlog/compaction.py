@@ -20,7 +20,7 @@ from siltstone.delta.layout import DATA
 from siltstone.delta.parquet import write_file
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict, Corruption, Gone, Unavailable
-from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, with_indexes
+from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, IDX, stats_of, with_indexes
 from siltstone.failpoints import reach
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
@@ -58,7 +58,7 @@ def day_of(file: DataFile) -> str | None:
 def squash_files(
     table: Table,
     version: int,
-    taken: Sequence[DataFile],
+    files: Sequence[DataFile],
     *,
     liveness_folder: str,
     clock: Clock,
@@ -73,33 +73,34 @@ def squash_files(
     owner = clock.new_id()
     with LivenessLock(table.path / liveness_folder, owner):
         try:
-            written = _write_merged(table, taken, owner, recent)
+            written = _write_merged(table, files, owner, recent)
             reach("eventlog.after_squash_write")
-            commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(taken))
+            commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(files))
             table.commit(lambda _: commit)
-        except (Conflict, Corruption, Gone, Unavailable):  # the commit certainly did not land
-            _discard(table, owner)
+        except (Conflict, Corruption, Gone, Unavailable, OSError, pa.ArrowException) as error:
+            for path in (table.path / DATA).glob(f"{owner}.*.parquet"):  # the commit certainly did not land
+                path.unlink(missing_ok=True)
+            if isinstance(error, FileNotFoundError):
+                raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
+            if isinstance(error, (OSError, pa.ArrowException)):
+                raise Unavailable(
+                    f"{table.label}: its files cannot be merged ({error}). They are unchanged."
+                ) from error
             raise
-        except FileNotFoundError as error:
-            _discard(table, owner)
-            raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
-        except (OSError, pa.ArrowException) as error:
-            _discard(table, owner)
-            raise Unavailable(f"{table.label}: its files cannot be brought together ({error}).") from error
     reach("eventlog.after_squash")
     return written
 
 
 def _write_merged(
-    table: Table, taken: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]
+    table: Table, files: Sequence[DataFile], owner: str, recent: Mapping[str, pa.Table]
 ) -> list[DataFile]:
-    """Write the events of the taken files, one file per day, in the order of their indexes."""
+    """Write the events of the files, one file per day, in the order of their indexes."""
     days: dict[str | None, list[DataFile]] = {}
-    for file in taken:
+    for file in files:
         days.setdefault(day_of(file), []).append(file)
     merged: list[DataFile] = []
-    for number, (day, files) in enumerate(days.items()):
-        parts = [_rows(table, file, recent) for file in files]
+    for number, (day, of_day) in enumerate(days.items()):
+        parts = [_rows(table, file, recent) for file in of_day]
         rows = pa.concat_tables(parts, promote_options="default").sort_by([(IDX, "ascending")])
         # The columns in the table's order and types, because files differ in the columns they have.
         names = set(rows.column_names)
@@ -113,7 +114,7 @@ def _write_merged(
             size_bytes=size,
             rows=rows.num_rows,
             partition={DAY: day, FIRST_INDEX: None},
-            stats=f'{{"numRecords":{rows.num_rows}}}',
+            stats=stats_of(rows.num_rows),
         )
         table.verify((file,), expected=rows.schema)
         merged.append(file)
@@ -127,8 +128,3 @@ def _rows(table: Table, file: DataFile, recent: Mapping[str, pa.Table]) -> pa.Ta
         with open_parquet(table.path / file.path, pre_buffer=False) as opened:
             rows = opened.read(use_threads=False)
     return with_indexes(rows, first_index=None if first is None else int(first))
-
-
-def _discard(table: Table, owner: str) -> None:
-    for path in (table.path / DATA).glob(f"{owner}.*.parquet"):
-        path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from sqlalchemy.pool import StaticPool
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.eventlog.address import Address, BackendKind
 from siltstone.eventlog.events import SCHEMA_VERSION
-from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION
+from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION, damaged
 from siltstone.failpoints import reach
 
 BUSY_SECONDS: Final = 30
@@ -168,8 +168,8 @@ def open_projection(path: Path) -> Database:
         pool_use_lifo=True,
         connect_args={"timeout": BUSY_SECONDS},
     )
-    event.listen(engine, "connect", _set_up_sqlite)
-    event.listen(engine, "connect", _set_up_projection)
+    pragmas = ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    event.listen(engine, "connect", lambda connection, _: _set_up_sqlite(connection, *pragmas))
     return Database(engine, f"projection {path}")
 
 
@@ -183,8 +183,7 @@ def _ensure_tables(database: Database, address: Address, *, create: bool) -> Non
             METADATA.create_all(connection)
             if connection.execute(select(HEAD.c.id)).scalar() is None:  # no other process was faster
                 connection.execute(insert(HEAD).values(id=1, schema_version=SCHEMA_VERSION, next_index=1))
-    with database.reading() as connection:
-        database.version = version = _stored_version(connection)
+    version = database.refresh_version()
     if version > SCHEMA_VERSION:
         raise InvalidRequest(
             f"Event log {address.shown} has version {version} of its tables; this Siltstone knows {SCHEMA_VERSION}. "
@@ -195,9 +194,7 @@ def _ensure_tables(database: Database, address: Address, *, create: bool) -> Non
 def _stored_version(connection: Connection) -> int:
     version = connection.execute(select(HEAD.c.schema_version)).scalar()
     if not isinstance(version, int):
-        raise Corruption(
-            "The event log is damaged: it has no version. Restore it from a copy.", reason=Reason.DAMAGED_FILE
-        )
+        raise damaged("it has no version")
     return version
 
 
@@ -226,20 +223,15 @@ def _engine(address: Address) -> Engine:
                 connect_args={"connect_timeout": CONNECT_SECONDS},
             )
         case _:
-            raise InvalidRequest(f"{address.shown} is no database.")
-    event.listen(engine, "connect", _set_up_sqlite)
+            raise InvalidRequest(f"{address.shown} is not a database.")
+    event.listen(engine, "connect", lambda connection, _: _set_up_sqlite(connection, "synchronous = FULL"))
     return engine
 
 
-def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
+def _set_up_sqlite(connection: Any, *pragmas: str) -> None:  # noqa: ANN401
     _use_wal(connection)
-    for statement in (
-        "synchronous = FULL",
-        "case_sensitive_like = ON",
-        "cell_size_check = ON",
-        f"cache_size = -{CACHE_KB}",
-    ):
-        connection.execute(f"PRAGMA {statement}")
+    for pragma in ("case_sensitive_like = ON", "cell_size_check = ON", f"cache_size = -{CACHE_KB}", *pragmas):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _use_wal(connection: Any) -> None:  # noqa: ANN401
@@ -254,11 +246,6 @@ def _use_wal(connection: Any) -> None:  # noqa: ANN401
             time.sleep(WAL_POLL_SECONDS)
         else:
             return
-
-
-def _set_up_projection(connection: Any, _record: object) -> None:  # noqa: ANN401
-    for statement in ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
-        connection.execute(f"PRAGMA {statement}")
 
 
 def _is_broken(error: BaseException | None) -> bool:

@@ -130,8 +130,6 @@ class DeltaBackend:
         self._staging.close()
         self._projection.close()
 
-    # ---- committing ----------------------------------------------------------------------------------------------
-
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
         self._groups += 1
         staged: list[DataFile] = []
@@ -150,7 +148,7 @@ class DeltaBackend:
                     f"{self._table.label}: the next event would be {first}, and the last one is {last}. "
                     "Run silt events rebuild."
                 )
-            staged[:] = self._stage(plan.new)
+            self._stage(plan.new, staged)
             reach("eventlog.after_stage")
             return Commit(
                 kind=CommitKind.APPEND,
@@ -209,17 +207,16 @@ class DeltaBackend:
         except SiltstoneError as error:
             return str(error)
 
-    def _stage(self, new: list[Indexed]) -> list[DataFile]:
-        """Write the new events, one file per day."""
+    def _stage(self, new: list[Indexed], staged: list[DataFile]) -> None:
+        """Write the new events, one file per day. Files written before an error are in `staged`, to be discarded."""
         first = new[0].index
         days: dict[str, list[Indexed]] = {}
         for indexed in new:
             days.setdefault(day_of(indexed.event), []).append(indexed)
-        files: list[DataFile] = []
         for number, (day, events) in enumerate(days.items()):
             path = f"{DATA}/{self._owner}.{self._groups}.{number}.parquet"
             size = self._table.stage(path, to_rows(events, first_index=first))
-            files.append(
+            staged.append(
                 DataFile(
                     path=path,
                     size_bytes=size,
@@ -228,7 +225,6 @@ class DeltaBackend:
                     stats=stats_of(len(events)),
                 )
             )
-        return files
 
     def _discard(self, staged: list[DataFile]) -> None:
         self._table.discard([file.path for file in staged])

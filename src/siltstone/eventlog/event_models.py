@@ -90,9 +90,6 @@ def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number in JSON")
 
 
-# ---- types of fields ---------------------------------------------------------------------------------------------
-
-
 def _check_text(value: str) -> str:
     if "\x00" in value:
         raise PydanticCustomError("nul_character", "holds a NUL character, which not every backend can store")
@@ -146,9 +143,6 @@ Nanoseconds: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMESTAM
 BuildCode: TypeAlias = Annotated[BuildStatus | None, _code_reader(BuildStatus)]
 PartitionCode: TypeAlias = Annotated[PartitionStatus | None, _code_reader(PartitionStatus)]
 JobCode: TypeAlias = Annotated[JobStatus | None, _code_reader(JobStatus)]
-
-
-# ---- objects -----------------------------------------------------------------------------------------------------
 
 
 class Model(BaseModel):
@@ -318,9 +312,6 @@ class BuildCancelModel(Model):
 
     value_type = BuildCancelEvent
     reason: Text = ""
-
-
-# ---- events ------------------------------------------------------------------------------------------------------
 
 
 class EventModel(Model):

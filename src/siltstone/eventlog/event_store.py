@@ -11,7 +11,7 @@ checked before they were committed, and are only applied (`EventStore.project`).
 """
 
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,10 +22,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Dialect, Table, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from siltstone.errors import Conflict, Corruption, Reason
+from siltstone.errors import Conflict
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
+    DelegationEvent,
     Event,
     EventType,
     Indexed,
@@ -50,6 +51,7 @@ from siltstone.eventlog.tables import (
     HEAD,
     PARTITIONS,
     RUNS,
+    damaged,
 )
 from siltstone.eventlog.transitions import Run, check
 
@@ -102,11 +104,7 @@ def next_index(connection: Connection) -> int:
     stored = connection.execute(select(HEAD.c.next_index)).scalar()
     last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
     if stored != last + 1:
-        raise Corruption(
-            f"The event log is damaged: its last event has the index {last}, its next one would get {stored}. "
-            "Restore it from a copy.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise damaged(f"its last event has the index {last}, its next one would get {stored}")
     return int(stored)
 
 
@@ -169,43 +167,30 @@ class EventStore:
         """Return the index of the next event."""
         return next_index(self._connection)
 
-    # ---- looking up ----------------------------------------------------------------------------------------------
-
     def _load_states(self, events: Sequence[Event]) -> "StateChanges":
-        builds = {event.build_request_id for event in events}
-        refs: set[tuple[str, str]] = set()
-        runs: set[str] = set()
-        invalidated: set[str] = set()
+        keys: dict[str, set[Any]] = {table.name: set() for table in STATES}
         for event in events:
+            build = event.build_request_id
+            keys[BUILDS.name].add(build)
             match event.payload:
                 case PartitionEvent(partition_ref=ref):
-                    refs.add((event.build_request_id, ref))
+                    keys[BUILD_PARTITIONS.name].add((build, ref))
+                    keys[PARTITIONS.name].add(ref)
                 case PartitionInvalidationEvent(partition_ref=ref):
-                    invalidated.add(ref)
-                case payload:
-                    if other := getattr(payload, "delegated_to_build_request_id", None):
-                        builds.add(other)
+                    keys[PARTITIONS.name].add(ref)
+                case DelegationEvent(delegated_to_build_request_id=other):
+                    keys[BUILDS.name].add(other)
+                case _:
+                    pass
             if event.job_run_id is not None:
-                runs.add(event.job_run_id)
-        keys = _StateKeys(
-            ids={event.event_id for event in events},
-            builds=builds,
-            in_builds=refs,
-            partitions=invalidated | {ref for _, ref in refs},
-            runs=runs,
-        )
-        states = StateChanges(keys=keys)
-        for row in self._rows(EVENTS, ("event_id",), [event.event_id for event in events]):
+                keys[RUNS.name].add(event.job_run_id)
+        states = StateChanges(ids=dict.fromkeys(event.event_id for event in events), keys=keys)
+        for row in self._rows(EVENTS, ("event_id",), states.ids):
             states.ids[row["event_id"]] = (row["idx"], stored_json(row))
-        states.builds = {row["build_request_id"]: row for row in self._rows(BUILDS, ("build_request_id",), builds)}
-        names = ("build_request_id", "partition_ref")
-        states.in_builds = {
-            tuple(row[name] for name in names): row for row in self._rows(BUILD_PARTITIONS, names, refs)
-        }
-        states.partitions = {
-            row["partition_ref"]: row for row in self._rows(PARTITIONS, ("partition_ref",), keys.partitions)
-        }
-        states.runs = {row["job_run_id"]: row for row in self._rows(RUNS, ("job_run_id",), runs)}
+        for table in STATES:
+            names = tuple(column.name for column in table.primary_key)
+            key = itemgetter(*names)  # of one name the value, of two a tuple
+            states.rows[table.name] = {key(row): row for row in self._rows(table, names, keys[table.name])}
         return states
 
     def _rows(self, table: Table, names: tuple[str, ...], values: Iterable[Any]) -> Iterable[Row]:
@@ -224,8 +209,6 @@ class EventStore:
             columns = [column.name for column in table.c] if rows else []
             for row in rows:
                 yield dict(zip(columns, row, strict=True))
-
-    # ---- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, events: Sequence[Indexed], states: "StateChanges") -> None:
         if not events:
@@ -359,57 +342,36 @@ def stored_json(row: Row) -> str:
     return f'{head[:-1]},"{EventType(row["event_type"]).column}":{row["payload"]}}}'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StateKeys:
-    """The keys of all builds, partitions and job runs that a batch of events refers to."""
-
-    ids: set[str] = field(default_factory=set)
-    builds: set[str] = field(default_factory=set)
-    in_builds: set[tuple[str, str]] = field(default_factory=set)
-    partitions: set[str] = field(default_factory=set)
-    runs: set[str] = field(default_factory=set)
-
-
 @dataclass(slots=True)
 class StateChanges:
     """The states of all builds, partitions and job runs that a batch of events refers to, and their changes."""
 
-    keys: _StateKeys = field(default_factory=_StateKeys)
-    ids: dict[str, tuple[int, str | Event]] = field(default_factory=dict)
-    """Index of each event by its id, with the event or its text."""
-    builds: dict[Any, Row] = field(default_factory=dict)
-    in_builds: dict[Any, Row] = field(default_factory=dict)
-    partitions: dict[Any, Row] = field(default_factory=dict)
-    runs: dict[Any, Row] = field(default_factory=dict)
-    counts: "Counter[str]" = field(default_factory=Counter)
-    moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: defaultdict(dict))
+    ids: dict[str, tuple[int, str | Event] | None] = field(default_factory=dict)
+    """Index of each event by its id, with the event or its text; None if the log does not have the event."""
+    keys: dict[str, set[Any]] = field(default_factory=dict)
+    """Keys that the events refer to, by table."""
+    rows: dict[str, dict[Any, Row]] = field(default_factory=lambda: {table.name: {} for table in STATES})
+    """Current rows, by table and key."""
+    moved: dict[str, dict[Any, Row]] = field(default_factory=lambda: {table.name: {} for table in STATES})
     """Rows that events have changed, by table and key."""
+    counts: "Counter[str]" = field(default_factory=Counter)
 
     def copy(self) -> "StateChanges":
         """Return an independent copy. Rows are shared, because they are replaced and never modified."""
-        moved: dict[str, dict[Any, Row]] = defaultdict(dict, {name: dict(rows) for name, rows in self.moved.items()})
         return StateChanges(
-            keys=self.keys,
             ids=dict(self.ids),
-            builds=dict(self.builds),
-            in_builds=dict(self.in_builds),
-            partitions=dict(self.partitions),
-            runs=dict(self.runs),
+            keys=self.keys,
+            rows={name: dict(rows) for name, rows in self.rows.items()},
+            moved={name: dict(rows) for name, rows in self.moved.items()},
             counts=Counter(self.counts),
-            moved=moved,
         )
 
     def overlay(self, over: "StateChanges") -> None:
         """Replace rows of these states by the changed rows of `over`."""
-        self.ids |= {ident: over.ids[ident] for ident in self.keys.ids if ident in over.ids}
-        for rows, table, keys in (
-            (self.builds, BUILDS, self.keys.builds),
-            (self.in_builds, BUILD_PARTITIONS, self.keys.in_builds),
-            (self.partitions, PARTITIONS, self.keys.partitions),
-            (self.runs, RUNS, self.keys.runs),
-        ):
-            moved = over.moved[table.name]
-            rows.update({key: moved[key] for key in keys if key in moved})
+        self.ids |= {ident: stored for ident in self.ids if (stored := over.ids.get(ident)) is not None}
+        for name, keys in self.keys.items():
+            moved = over.moved[name]
+            self.rows[name].update({key: moved[key] for key in keys if key in moved})
 
     def follow(self, new: Sequence[Indexed], after: "StateChanges") -> None:
         """Apply new events to these states, with the resulting rows taken from `after`."""
@@ -420,17 +382,17 @@ class StateChanges:
 
     def build(self, build_request_id: str) -> BuildStatus | None:
         """Return the status of a build request, if it is known."""
-        row = self.builds.get(build_request_id)
+        row = self.rows[BUILDS.name].get(build_request_id)
         return BuildStatus(row["status"]) if row is not None else None
 
     def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
         """Return the status of a partition in a build, if it is known."""
-        row = self.in_builds.get((build_request_id, partition_ref))
+        row = self.rows[BUILD_PARTITIONS.name].get((build_request_id, partition_ref))
         return PartitionStatus(row["status"]) if row is not None else None
 
     def run(self, job_run_id: str) -> Run | None:
         """Return a job run, if it is known."""
-        row = self.runs.get(job_run_id)
+        row = self.rows[RUNS.name].get(job_run_id)
         if row is None:
             return None
         return Run(
@@ -448,15 +410,14 @@ class StateChanges:
                 self._apply_partition(index, event, payload)
             case JobEvent() as payload:
                 self._apply_job(index, event, payload)
-            case PartitionInvalidationEvent(partition_ref=ref) if ref in self.partitions:
-                self._set_row(
-                    PARTITIONS, self.partitions, ref, self.partitions[ref] | {"invalidated": 1, "last_index": index}
-                )
+            case PartitionInvalidationEvent(partition_ref=ref) if ref in self.rows[PARTITIONS.name]:
+                row = self.rows[PARTITIONS.name][ref] | {"invalidated": 1, "last_index": index}
+                self._set_row(PARTITIONS, ref, row)
             case _:
                 pass
 
     def _apply_build(self, index: int, event: Event, payload: BuildRequestEvent) -> None:
-        before = self.builds.get(event.build_request_id)
+        before = self.rows[BUILDS.name].get(event.build_request_id)
         requested = as_json(payload.requested_partitions) if payload.requested_partitions else "[]"
         row = {
             "build_request_id": event.build_request_id,
@@ -469,13 +430,13 @@ class StateChanges:
             "last_index": index,
         }
         self._count_status("build", BuildStatus, before, payload.status)
-        self._set_row(BUILDS, self.builds, event.build_request_id, row)
+        self._set_row(BUILDS, event.build_request_id, row)
 
     def _apply_partition(self, index: int, event: Event, payload: PartitionEvent) -> None:
         ref = payload.partition_ref
         state = {"status": payload.status._value_, "last_index": index}
         inside = {"build_request_id": event.build_request_id, "partition_ref": ref} | state
-        self._set_row(BUILD_PARTITIONS, self.in_builds, (event.build_request_id, ref), inside)
+        self._set_row(BUILD_PARTITIONS, (event.build_request_id, ref), inside)
         row = {
             "partition_ref": ref,
             "message": payload.message,
@@ -484,11 +445,11 @@ class StateChanges:
             "job_run_id": payload.job_run_id,
             "invalidated": 0,
         } | state
-        self._count_status("partition", PartitionStatus, self.partitions.get(ref), payload.status)
-        self._set_row(PARTITIONS, self.partitions, ref, row)
+        self._count_status("partition", PartitionStatus, self.rows[PARTITIONS.name].get(ref), payload.status)
+        self._set_row(PARTITIONS, ref, row)
 
     def _apply_job(self, index: int, event: Event, payload: JobEvent) -> None:
-        before = self.runs.get(payload.job_run_id)
+        before = self.rows[RUNS.name].get(payload.job_run_id)
         row = {
             "job_run_id": payload.job_run_id,
             "build_request_id": event.build_request_id,
@@ -500,12 +461,12 @@ class StateChanges:
             "last_index": index,
         }
         self._count_status("job", JobStatus, before, payload.status)
-        self._set_row(RUNS, self.runs, payload.job_run_id, row)
+        self._set_row(RUNS, payload.job_run_id, row)
 
     def _count_status(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
         if before is not None:
             self.counts[f"{what} {kinds(before['status']).name}"] -= 1
         self.counts[f"{what} {to._name_}"] += 1
 
-    def _set_row(self, table: Table, rows: dict[Any, Row], key: object, row: Row) -> None:
-        rows[key] = self.moved[table.name][key] = row
+    def _set_row(self, table: Table, key: object, row: Row) -> None:
+        self.rows[table.name][key] = self.moved[table.name][key] = row

@@ -26,32 +26,25 @@ class EventTable(Protocol):
     @property
     def id(self) -> str:
         """The table's id."""
-        ...
 
     @property
     def label(self) -> str:
         """The table's name in messages."""
-        ...
 
     def version(self) -> int:
         """Return the newest version."""
-        ...
 
     def properties(self) -> Mapping[str, str]:
         """Return the table's properties."""
-        ...
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Change some of the table's properties."""
-        ...
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add missing columns, and missing fields of columns, to the table."""
-        ...
 
     def commit(self, build: Callable[[int], Commit]) -> Committed:
         """Apply one commit exactly once, durably. `build` is called for each version that is tried."""
-        ...
 
     def added(self, version: int) -> Added:
         """Return the files with new events that a version has added, and the id of its commit.
@@ -59,23 +52,18 @@ class EventTable(Protocol):
         Raises:
             FileNotFoundError: the log cleanup has removed its entry.
         """
-        ...
 
     def transaction(self, app: str) -> int | None:
         """Return an app transaction of the last version that was read; None if it is not known."""
-        ...
 
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
-        ...
 
     def live(self) -> Live:
         """Return the newest version's files."""
-        ...
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Protect the owner's staged files from the sweep inside the block."""
-        ...
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet; return its size in bytes.
@@ -83,7 +71,6 @@ class EventTable(Protocol):
         Raises:
             Unavailable: it cannot be written.
         """
-        ...
 
     def read(self, path: str) -> pa.Table:
         """Read a file.
@@ -91,16 +78,12 @@ class EventTable(Protocol):
         Raises:
             OSError: it cannot be read.
         """
-        ...
 
     def discard(self, paths: Iterable[str]) -> None:
         """Delete files that no log names."""
-        ...
 
     def notice(self, version: int) -> None:
         """Report a commit. After some commits, tidy the log and sweep files of crashed writers in the background."""
-        ...
 
     def close(self) -> None:
         """Wait for background work."""
-        ...

@@ -12,10 +12,10 @@ Terms:
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, get_args
 
 SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
@@ -122,9 +122,6 @@ class PartitionManifest:
     metadata: dict[str, str]
 
 
-# ---- the eight payloads ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequestEvent:
     """A build request has a new status."""
@@ -215,19 +212,7 @@ Payload: TypeAlias = (
     | TaskCancelEvent
     | BuildCancelEvent
 )
-PAYLOADS: Final[dict[EventType, type[Payload]]] = {
-    payload.type: payload
-    for payload in (
-        BuildRequestEvent,
-        PartitionEvent,
-        JobEvent,
-        DelegationEvent,
-        JobGraphEvent,
-        PartitionInvalidationEvent,
-        TaskCancelEvent,
-        BuildCancelEvent,
-    )
-}
+PAYLOADS: Final[dict[EventType, type[Payload]]] = {payload.type: payload for payload in get_args(Payload)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,23 +237,16 @@ class Event:
         match self.payload:
             case BuildRequestEvent(requested_partitions=refs) | JobEvent(target_partitions=refs):
                 return tuple(dict.fromkeys(refs))
-            case PartitionEvent(partition_ref=ref) | DelegationEvent(partition_ref=ref):
-                return (ref,)
-            case PartitionInvalidationEvent(partition_ref=ref):
-                return (ref,)
+            case PartitionEvent() | DelegationEvent() | PartitionInvalidationEvent() as payload:
+                return (payload.partition_ref,)
             case _:
                 return ()
 
     @property
     def job_run_id(self) -> str | None:
         """The job run it refers to."""
-        match self.payload:
-            case PartitionEvent(job_run_id=run):
-                return run
-            case JobEvent(job_run_id=run) | TaskCancelEvent(job_run_id=run):
-                return run
-            case _:
-                return None
+        payload = self.payload
+        return payload.job_run_id if isinstance(payload, (PartitionEvent, JobEvent, TaskCancelEvent)) else None
 
     @property
     def job_label(self) -> str | None:
@@ -291,9 +269,6 @@ class Indexed:
     appended_at: int | None = field(default=None, compare=False)
 
 
-# ---- as JSON -----------------------------------------------------------------------------------------------------
-
-
 as_json: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Return a value as JSON. The encoder is built once, because building it takes longer than using it."""
 
@@ -313,55 +288,40 @@ def event_json(event: Event) -> str:
 
 def payload_values(payload: Payload) -> dict[str, Any]:
     """Return a payload's fields as columns: statuses as code and name, config and manifests as JSON text."""
-    return _VALUES.get(type(payload), _other_values)(payload)
-
-
-def _build_values(payload: BuildRequestEvent) -> dict[str, Any]:
-    return {
-        "status_code": payload.status._value_,  # quicker than `value` and `name`
-        "status_name": payload.status._name_,
-        "requested_partitions": _listed(payload.requested_partitions),
-        "message": payload.message,
-    }
-
-
-def _partition_values(payload: PartitionEvent) -> dict[str, Any]:
-    return {
-        "partition_ref": payload.partition_ref,
-        "status_code": payload.status._value_,
-        "status_name": payload.status._name_,
-        "message": payload.message,
-        "job_run_id": payload.job_run_id,
-    }
-
-
-def _job_values(payload: JobEvent) -> dict[str, Any]:
-    return {
-        "job_run_id": payload.job_run_id,
-        "job_label": payload.job_label,
-        "target_partitions": _listed(payload.target_partitions),
-        "status_code": payload.status._value_,
-        "status_name": payload.status._name_,
-        "message": payload.message,
-        "config": None if payload.config is None else as_json(_plain(payload.config)),
-        "manifests": as_json(_plain(payload.manifests)),
-    }
+    match payload:
+        case BuildRequestEvent():
+            return {
+                "status_code": payload.status._value_,  # quicker than `value` and `name`
+                "status_name": payload.status._name_,
+                "requested_partitions": _listed(payload.requested_partitions),
+                "message": payload.message,
+            }
+        case PartitionEvent():
+            return {
+                "partition_ref": payload.partition_ref,
+                "status_code": payload.status._value_,
+                "status_name": payload.status._name_,
+                "message": payload.message,
+                "job_run_id": payload.job_run_id,
+            }
+        case JobEvent():
+            return {
+                "job_run_id": payload.job_run_id,
+                "job_label": payload.job_label,
+                "target_partitions": _listed(payload.target_partitions),
+                "status_code": payload.status._value_,
+                "status_name": payload.status._name_,
+                "message": payload.message,
+                "config": None if payload.config is None else as_json(_plain(payload.config)),
+                "manifests": as_json(_plain(payload.manifests)),
+            }
+        case _:
+            return {attribute.name: getattr(payload, attribute.name) for attribute in fields(payload)}
 
 
 def _listed(value: object) -> object:
     """Return a tuple as a list. Other values are returned unchanged, and the validation refuses them."""
     return list(value) if isinstance(value, tuple) else value
-
-
-def _other_values(payload: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {attribute.name: getattr(payload, attribute.name) for attribute in fields(payload)}
-
-
-_VALUES: Final[Mapping[type[Payload], Callable[[Any], dict[str, Any]]]] = {
-    BuildRequestEvent: _build_values,
-    PartitionEvent: _partition_values,
-    JobEvent: _job_values,
-}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

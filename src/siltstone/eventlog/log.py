@@ -8,7 +8,6 @@ same code.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection
@@ -44,40 +43,31 @@ class EventLogBackend(Protocol):
 
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append events, all of them or none. They are durable on return."""
-        ...
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
         """Append events without waiting; the future has the result."""
-        ...
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Open one consistent state of the log for queries. It has all appends acknowledged before."""
-        ...
 
     def rebuild(self) -> None:
         """Rebuild the derived tables."""
-        ...
 
     def heal(self) -> bool:
         """Delete the derived tables, so that they are rebuilt; return False if there are none."""
-        ...
 
     @property
     def version(self) -> int:
         """The version of the log's columns."""
-        ...
 
     def refresh_version(self) -> int:
         """Read the log's version again and return it, because another process may have migrated the log."""
-        ...
 
     def migrate(self) -> None:
         """Migrate the log to the newest version. This only adds columns."""
-        ...
 
     def close(self) -> None:
         """Wait for pending appends and release all resources."""
-        ...
 
 
 class EventLog:
@@ -159,8 +149,6 @@ class EventLog:
             return events
         return tuple(check_event(event, where=f"Event {event.event_id}") for event in events)
 
-    # ---- queries -------------------------------------------------------------------------------------------------
-    #
     # A list without `limit` has all entries, or the query is refused (InvalidRequest: more than 100,000).
     # A list with a limit has `has_more`, and `following` for `after=`.
 
@@ -334,8 +322,6 @@ class EventLog:
             raise NotFound(f"Event log {self.uri} has no {what}.")
         return result
 
-    # ---- the end -------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Wait for pending appends and close the log."""
         self._backend.close()
@@ -344,8 +330,6 @@ class EventLog:
         """Use the log in a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the log after the block."""
         self.close()

@@ -96,8 +96,6 @@ class Projection:
             self.flush()
         self._database.close()
 
-    # ---- queries -------------------------------------------------------------------------------------------------
-
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[Connection]:
         """Open one consistent state that has all events of a version of the table; default: the newest version."""
@@ -129,8 +127,6 @@ class Projection:
     def _is_ahead(self, at: int) -> bool:
         """True if the table has no such version, because an older copy has replaced it."""
         return at > self._table.version()
-
-    # ---- catching up ---------------------------------------------------------------------------------------------
 
     def catch_up(self, until: int) -> None:
         """Apply all commits up to a version of the table."""
@@ -227,8 +223,6 @@ class Projection:
                 reason=Reason.DAMAGED_FILE,
             ) from error
         return from_rows(rows, first_index=first, where=f"{self._table.label}: {file.path}", start=start)
-
-    # ---- appends of this process ---------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Sequence[Event]], *, version: int, at: int) -> AppendPlan:
         """Check appends against a version of the table.

@@ -7,12 +7,12 @@ a list that its limit has cut. Without a limit a list is complete, or the query 
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, or_, select
 
-from siltstone.errors import Corruption, InvalidRequest, Reason
+from siltstone.errors import InvalidRequest
 from siltstone.eventlog.event_json import parse_event
 from siltstone.eventlog.event_store import checksum, next_index, stored_json
 from siltstone.eventlog.events import BuildStatus, Indexed, JobStatus, PartitionStatus
@@ -25,6 +25,7 @@ from siltstone.eventlog.tables import (
     EVENTS,
     PARTITIONS,
     RUNS,
+    damaged,
     event_columns,
     version_of,
 )
@@ -37,6 +38,8 @@ MAX_FILTERS: Final = 1_000
 """Most values in one filter."""
 MAX_GLOBS: Final = 100
 MAX_NUMBER: Final = 2**63 - 1
+MAX_DIGITS: Final = 19
+"""Digits of `MAX_NUMBER`. Python refuses to parse thousands of digits, which would look like a damaged log."""
 LAST_CHARACTER: Final = "\U0010ffff"
 
 T = TypeVar("T")
@@ -75,13 +78,7 @@ class Filter:
         """Refuse more values than one query can take (`MAX_FILTERS`, `MAX_GLOBS`), and text that a log cannot store."""
         if len(self.partition_globs) > MAX_GLOBS:
             raise InvalidRequest(f"A filter takes at most {MAX_GLOBS:,} globs, not {len(self.partition_globs):,}.")
-        for values in (
-            self.partition_refs,
-            self.partition_globs,
-            self.job_labels,
-            self.job_run_ids,
-            self.build_request_ids,
-        ):
+        for values in astuple(self):
             if len(values) > MAX_FILTERS:
                 raise InvalidRequest(f"A filter takes at most {MAX_FILTERS:,} values, not {len(values):,}.")
             for value in values:
@@ -143,9 +140,6 @@ class Summary:
     active_jobs: int
 
 
-# ---- events ------------------------------------------------------------------------------------------------------
-
-
 def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> Page:
     """Return events from an index on."""
     if not 1 <= start <= MAX_NUMBER:
@@ -160,10 +154,7 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
         expected = range(start, following)
         if indexes != list(expected):
             missing = next((index for index in expected if index not in set(indexes)), start)
-            raise Corruption(
-                f"The event log is damaged: event {missing} is missing. Restore it from a copy.",
-                reason=Reason.DAMAGED_FILE,
-            )
+            raise damaged(f"event {missing} is missing")
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
 
@@ -273,10 +264,7 @@ def _event(row: dict[str, Any], crc: int | None) -> Indexed:
         reason = "its checksum does not match"
     except (InvalidRequest, TypeError, ValueError) as error:
         reason = str(error)
-    raise Corruption(
-        f"The event log is damaged: event {row['idx']} cannot be read: {reason}. Restore it from a copy.",
-        reason=Reason.DAMAGED_FILE,
-    )
+    raise damaged(f"event {row['idx']} cannot be read: {reason}")
 
 
 def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]:
@@ -300,7 +288,7 @@ def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]
 
 def _check_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidRequest(f"A list has 1 to {MAX_LIMIT:,} entries at most, not {limit:,}.")
+        raise InvalidRequest(f"The limit of a list is a number from 1 to {MAX_LIMIT:,}, not {limit:,}.")
     return limit
 
 
@@ -326,33 +314,29 @@ def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] |
     return Listed(shown, has_more=has_more, following=following)
 
 
-def _after(position: str | None, index: ColumnElement[int], name: ColumnElement[str]) -> list[ColumnElement[bool]]:
-    """Return the condition that an entry follows an `after=` position, in the order of `_newest_first`."""
-    if position is None:
-        return []
-    number, _, last = check_text(position).partition(":")
-    if not number.isdecimal() or not 1 <= int(number) <= MAX_NUMBER:
+def _newest_first(table: Table, name: ColumnElement[str], *, limit: int | None, after: str | None) -> Select[Any]:
+    """Select entries by last event, newest first, then by name, because one event can change several partitions.
+
+    With `after`, select the entries that follow this position.
+    """
+    index: ColumnElement[int] = table.c.last_index
+    query = select(table).order_by(index.desc(), name).limit(_fetch_limit(limit))
+    if after is None:
+        return query
+    number, _, last = check_text(after).partition(":")
+    if not number.isdecimal() or len(number) > MAX_DIGITS or not 1 <= int(number) <= MAX_NUMBER:
         raise InvalidRequest(
-            f"{position!r} is not a place in a list. Take it from the list before: `following`, in JSON `next`."
+            f"{after[:80]!r} is not a position in a list. Take it from the list before: `following`, in JSON `next`."
         )
     at = int(number)
-    return [index <= at, or_(index < at, name > last)]
-
-
-def _newest_first(query: Select[Any], index: ColumnElement[int], name: ColumnElement[str]) -> Select[Any]:
-    """Order entries by last event, newest first, then by name, because one event can change several partitions."""
-    return query.order_by(index.desc(), name)
-
-
-# ---- states ------------------------------------------------------------------------------------------------------
+    return query.where(index <= at, or_(index < at, name > last))
 
 
 def builds(
     connection: Connection, *, limit: int | None, statuses: Iterable[BuildStatus] = (), after: str | None = None
 ) -> Listed[Build]:
     """Return build requests, latest change first."""
-    order = (BUILDS.c.last_index, BUILDS.c.build_request_id)
-    query = _newest_first(select(BUILDS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
+    query = _newest_first(BUILDS, BUILDS.c.build_request_id, limit=limit, after=after)
     if values := sorted({status.value for status in statuses}):
         query = query.where(BUILDS.c.status.in_(values))
     return _cut(_builds(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.build_request_id}")
@@ -400,8 +384,7 @@ def partitions(
     connection: Connection, *, limit: int | None, glob: str | None = None, after: str | None = None
 ) -> Listed[Partition]:
     """Return partitions, latest change first."""
-    order = (PARTITIONS.c.last_index, PARTITIONS.c.partition_ref)
-    query = _newest_first(select(PARTITIONS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
+    query = _newest_first(PARTITIONS, PARTITIONS.c.partition_ref, limit=limit, after=after)
     if glob is not None:
         query = query.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
     return _cut(_partitions(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.partition_ref}")
@@ -433,8 +416,7 @@ def runs(
     after: str | None = None,
 ) -> Listed[JobRun]:
     """Return job runs, latest change first."""
-    order = (RUNS.c.last_index, RUNS.c.job_run_id)
-    query = _newest_first(select(RUNS).where(*_after(after, *order)), *order).limit(_fetch_limit(limit))
+    query = _newest_first(RUNS, RUNS.c.job_run_id, limit=limit, after=after)
     if build_request_id is not None:
         query = query.where(RUNS.c.build_request_id == check_text(build_request_id))
     if label_glob is not None:
@@ -445,28 +427,24 @@ def runs(
 
 def summary(connection: Connection) -> Summary:
     """Return the counts of the log's content. Events were counted when they were appended."""
-    counted: dict[str, dict[str, int]] = {"event": {}, "build": {}, "partition": {}, "job": {}}
+    counts: dict[str, dict[str, int]] = {"event": {}, "build": {}, "partition": {}, "job": {}}
     for what, number in connection.execute(select(COUNTS.c.what, COUNTS.c.number).order_by(COUNTS.c.what)):
         kind, name = what.split(" ")
         if number:
-            counted[kind][name] = number
-    events = sum(counted["event"].values())
+            counts[kind][name] = number
+    events = sum(counts["event"].values())
     if events != next_index(connection) - 1:
-        raise Corruption(
-            "The event log is damaged: its counts are not those of its events. Restore it from a copy.",
-            reason=Reason.DAMAGED_FILE,
-        )
+        raise damaged("its counts are not those of its events")
     return Summary(
         events=events,
-        events_by_type=counted["event"],
-        builds=counted["build"],
-        partitions=counted["partition"],
-        jobs=counted["job"],
-        active_builds=_count_active(counted["build"], ENDED_BUILDS),
-        active_jobs=_count_active(counted["job"], ENDED_JOBS),
+        events_by_type=counts["event"],
+        builds=counts["build"],
+        partitions=counts["partition"],
+        jobs=counts["job"],
+        active_builds=_count_active(counts["build"], ENDED_BUILDS),
+        active_jobs=_count_active(counts["job"], ENDED_JOBS),
     )
 
 
-def _count_active(counted: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
-    names = {status.name for status in ended}
-    return sum(number for name, number in counted.items() if name not in names)
+def _count_active(counts: dict[str, int], ended: Iterable[BuildStatus] | Iterable[JobStatus]) -> int:
+    return sum(counts.values()) - sum(counts.get(status.name, 0) for status in ended)

@@ -14,7 +14,7 @@ from siltstone.eventlog.arrow_rows import FIRST_INDEX, IDX, POS
 from siltstone.eventlog.events import EventType, JobStatus
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 INDEX: Final = "index"
 MAX_SHOWN: Final = 1000
@@ -46,19 +46,30 @@ def report(events: "DataFrame", *, limit: int) -> Report:
     Raises:
         InvalidRequest: the limit is out of range.
     """
+    from pyspark.sql import functions as F
+
     if not 1 <= limit <= MAX_SHOWN:
         raise InvalidRequest(f"A report shows 1 to {MAX_SHOWN:,} jobs and partitions at most, not {limit:,}.")
+    count, failed = F.count(F.lit(1)), F.sum(F.when(F.col("status") == JobStatus.FAILED.name, 1).otherwise(0))
+    times = F.avg("seconds").alias("mean_seconds"), F.max("seconds").alias("longest_seconds")
+    builds = _spans(events, EventType.BUILD_REQUEST, ["build_request_id"]).groupBy("status")
+    jobs = _spans(events, EventType.JOB, ["job_run_id"], "job_label").groupBy("job_label")
+    rates = count.alias("runs"), failed.alias("failed"), (failed / count).alias("failure_rate")
+    partitions = _spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])
     return Report(
-        builds=_shown(_by_outcome(_spans(events, EventType.BUILD_REQUEST, ["build_request_id"])), MAX_SHOWN),
-        jobs=_shown(_by_job(_spans(events, EventType.JOB, ["job_run_id"], "job_label")), limit),
-        partitions=_shown(
-            _by_partition(_spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])), limit
+        builds=_rows(builds.agg(count.alias("count"), *times).orderBy("status"), MAX_SHOWN),
+        jobs=_rows(jobs.agg(*rates, *times).orderBy(F.desc("longest_seconds"), "job_label"), limit),
+        partitions=_rows(
+            partitions.select("partition_ref", "build_request_id", "status", "seconds").orderBy(
+                F.desc("seconds"), "partition_ref", "build_request_id"
+            ),
+            limit,
         ),
     )
 
 
 def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str) -> "DataFrame":
-    """Return for each key the times of its first and last event, and its last status."""
+    """Return for each key the seconds between its first and its last event, and its last status."""
     from pyspark.sql import functions as F
 
     payload = kind.column
@@ -71,61 +82,12 @@ def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str)
         *[F.col(f"{payload}.{name}").alias(name) for name in inner],
     )
     return status_changes.groupBy(*key).agg(
-        F.min("timestamp").alias("first"),
-        F.max("timestamp").alias("last"),
+        ((F.max("timestamp") - F.min("timestamp")) / F.lit(NS_PER_SECOND)).alias("seconds"),
         F.max_by("status", INDEX).alias("status"),
         *[F.max_by(name, INDEX).alias(name) for name in more],
     )
 
 
-def _seconds() -> "Column":
-    from pyspark.sql import functions as F
-
-    return (F.col("last") - F.col("first")) / F.lit(NS_PER_SECOND)
-
-
-def _by_outcome(spans: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    seconds = _seconds()
-    return (
-        spans.groupBy("status")
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            F.avg(seconds).alias("mean_seconds"),
-            F.max(seconds).alias("longest_seconds"),
-        )
-        .orderBy("status")
-    )
-
-
-def _by_job(spans: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    seconds = _seconds()
-    failed = F.sum(F.when(F.col("status") == JobStatus.FAILED.name, 1).otherwise(0))
-    return (
-        spans.groupBy("job_label")
-        .agg(
-            F.count(F.lit(1)).alias("runs"),
-            failed.alias("failed"),
-            (failed / F.count(F.lit(1))).alias("failure_rate"),
-            F.avg(seconds).alias("mean_seconds"),
-            F.max(seconds).alias("longest_seconds"),
-        )
-        .orderBy(F.col("longest_seconds").desc(), "job_label")
-    )
-
-
-def _by_partition(spans: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    seconds = _seconds().alias("seconds")
-    return spans.select("partition_ref", "build_request_id", "status", seconds).orderBy(
-        F.col("seconds").desc(), "partition_ref", "build_request_id"
-    )
-
-
-def _shown(rows: "DataFrame", limit: int) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = rows.limit(limit).toArrow().to_pylist()
-    return shown
+def _rows(frame: "DataFrame", limit: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.limit(limit).toArrow().to_pylist()
+    return rows

@@ -12,6 +12,8 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, MetaData, SmallInteger, String, Table, Text
 from sqlalchemy.dialects import postgresql
 
+from siltstone.errors import Corruption, Reason
+
 METADATA: Final = MetaData()
 
 
@@ -134,12 +136,15 @@ PROJECTED: Final = Table(
 """State of a projection: its layout, the version of the table that it has reached, and that version's commit id."""
 
 
-# ---- versions ----------------------------------------------------------------------------------------------------
-
 ADDED: Final[dict[int, tuple[Column[Any], ...]]] = {2: (EVENTS.c.appended_at,)}
 """Columns that each version has added. All of them are nullable."""
 VERSION: Final = "siltstone.eventlog.version"
 """Key under which a connection stores the version of its tables."""
+
+
+def damaged(finding: str) -> Corruption:
+    """Return the error of a log whose tables contradict themselves."""
+    return Corruption(f"The event log is damaged: {finding}. Restore it from a copy.", reason=Reason.DAMAGED_FILE)
 
 
 def event_columns(version: int) -> list[Column[Any]]:

@@ -67,15 +67,12 @@ class CurrentStates(Protocol):
 
     def build(self, build_request_id: str) -> BuildStatus | None:
         """Return the state of a build request; None if it is not known."""
-        ...
 
     def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
         """Return the state of a partition within a build."""
-        ...
 
     def run(self, job_run_id: str) -> Run | None:
         """Return a job run."""
-        ...
 
 
 def check(event: Event, states: CurrentStates) -> None:
@@ -98,22 +95,17 @@ def check(event: Event, states: CurrentStates) -> None:
             _move(what, PARTITION, state, payload.status)
         case JobEvent():
             _check_job(event, payload, states.run(payload.job_run_id))
-        case DelegationEvent():
-            _check_delegation(event, states.build(payload.delegated_to_build_request_id), payload)
+        case DelegationEvent(delegated_to_build_request_id=target):
+            if target == event.build_request_id:
+                raise Conflict(f"Build request {target} cannot delegate a partition to itself.")
+            if states.build(target) is None:
+                raise Conflict(f"Build request {target} is not known, so nothing can be delegated to it.")
         case TaskCancelEvent():
             _check_running(event, payload.job_run_id, states.run(payload.job_run_id))
         case BuildCancelEvent() if build in ENDED_BUILDS:
             raise Conflict(f"Build request {event.build_request_id} has ended ({build.name}) and cannot be cancelled.")
         case _:
             pass
-
-
-def _check_delegation(event: Event, other: BuildStatus | None, payload: DelegationEvent) -> None:
-    target = payload.delegated_to_build_request_id
-    if target == event.build_request_id:
-        raise Conflict(f"Build request {target} cannot delegate a partition to itself.")
-    if other is None:
-        raise Conflict(f"Build request {target} is not known, so nothing can be delegated to it.")
 
 
 def _check_running(event: Event, job_run_id: str, run: Run | None) -> None:

@@ -17,6 +17,7 @@ from siltstone.model.schema import (
     DEFAULT,
     TAGS,
     canonical,
+    comment_of,
     default_text,
     read_default,
     tags_of,
@@ -65,21 +66,23 @@ def altered(schema: pa.Schema, alteration: Alteration, *, key: Collection[str]) 
     added = _added(fields, alteration, key=key)
     fields |= {f.name: f for f in added}
     for name, kind in alteration.widen.items():
-        fields[name] = _widened(_known(fields, name), kind, key=key)
+        fields[name] = _widened(_column(fields, name), kind, key=key)
     for name, comment in alteration.comments.items():
-        fields[name] = _with_note(_known(fields, name), COMMENT, _checked_comment(name, comment))
+        if comment is not None and len(comment) > MAX_COMMENT_CHARS:
+            raise InvalidRequest(f"Column {name!r}: a comment is text of at most {MAX_COMMENT_CHARS} characters.")
+        fields[name] = _with_note(_column(fields, name), COMMENT, comment)
     for name, tags in alteration.tags.items():
-        fields[name] = _with_note(_known(fields, name), TAGS, _checked_tags(name, tags))
+        if isinstance(tags, str) or any(not 0 < len(tag) <= MAX_TAG_CHARS for tag in tags):
+            raise InvalidRequest(f"Column {name!r}: tags are a list of words of at most {MAX_TAG_CHARS} characters.")
+        fields[name] = _with_note(_column(fields, name), TAGS, json.dumps(sorted(set(tags))) if tags else None)
     for name, default in alteration.defaults.items():
         if name not in {f.name for f in alteration.add}:
-            raise InvalidRequest(
-                f"Column {name!r}: a default is for a column that is added with it, and stays as it is."
-            )
+            raise InvalidRequest(f"Column {name!r}: a default is set when its column is added, and cannot change.")
         if name in {f.name for f in added}:
             fields[name] = _with_note(fields[name], DEFAULT, _checked_default(fields[name], default))
         elif default_text(fields[name]) != (_checked_default(fields[name], default) or None):
             raise InvalidRequest(
-                f"Column {name!r} is there already with another default ({default_text(fields[name])!r})."
+                f"Column {name!r} exists already with another default ({default_text(fields[name])!r})."
             )
     return canonical(pa.schema(list(fields.values())))
 
@@ -87,64 +90,50 @@ def altered(schema: pa.Schema, alteration: Alteration, *, key: Collection[str]) 
 def _added(fields: Mapping[str, pa.Field], alteration: Alteration, *, key: Collection[str]) -> list[pa.Field]:
     if not alteration.add.names:
         return []
-    fresh: list[pa.Field] = []
+    added: list[pa.Field] = []
     for new in canonical(alteration.add):
-        there = fields.get(new.name)
-        if there is None and not new.nullable:
-            raise InvalidRequest(
-                f"Column {new.name!r} cannot be added as NOT NULL: the rows that are there do not have it."
-            )
-        if there is None:
-            fresh.append(new)
-        elif there.type != new.type or new.name in key:
-            raise InvalidRequest(f"Column {new.name!r} is there already, as {type_name(there.type)}.")
-    return fresh
+        old = fields.get(new.name)
+        if old is None and not new.nullable:
+            raise InvalidRequest(f"Column {new.name!r} cannot be added as NOT NULL: existing rows do not have it.")
+        if old is None:
+            added.append(new)
+        elif old.type != new.type or new.name in key:
+            raise InvalidRequest(f"Column {new.name!r} exists already, as {type_name(old.type)}.")
+    return added
 
 
-def _known(fields: Mapping[str, pa.Field], name: str) -> pa.Field:
+def _column(fields: Mapping[str, pa.Field], name: str) -> pa.Field:
     if name not in fields:
         raise InvalidRequest(f"There is no column {name!r}; there are {', '.join(fields)}.")
     return fields[name]
 
 
-def _widened(there: pa.Field, kind: pa.DataType, *, key: Collection[str]) -> pa.Field:
-    if there.type == kind:
-        return there
-    if there.name in key:
-        raise InvalidRequest(f"Column {there.name!r} is part of the key, whose type cannot change.")
-    if kind not in WIDER.get(there.type, ()):
-        possible = " or ".join(type_name(wider) for wider in WIDER.get(there.type, ())) or "nothing"
+def _widened(column: pa.Field, kind: pa.DataType, *, key: Collection[str]) -> pa.Field:
+    if column.type == kind:
+        return column
+    if column.name in key:
+        raise InvalidRequest(f"Column {column.name!r} is part of the key, whose type cannot change.")
+    if kind not in WIDER.get(column.type, ()):
+        possible = " or ".join(type_name(wider) for wider in WIDER.get(column.type, ())) or "nothing"
         raise InvalidRequest(
-            f"Column {there.name!r} is {type_name(there.type)}, which can be widened to {possible}, not to {type_name(kind)}."
+            f"Column {column.name!r} is {type_name(column.type)}, which can be widened to {possible}, not to {type_name(kind)}."
         )
-    return there.with_type(kind)
+    return column.with_type(kind)
 
 
-def _with_note(there: pa.Field, note: bytes, text: str | None) -> pa.Field:
-    notes = {name: value for name, value in (there.metadata or {}).items() if name != note}
+def _with_note(column: pa.Field, note: bytes, text: str | None) -> pa.Field:
+    notes = {name: value for name, value in (column.metadata or {}).items() if name != note}
     if text:
         notes[note] = text.encode()
-    return there.with_metadata(notes)
+    return column.with_metadata(notes)
 
 
-def _checked_comment(name: str, comment: str | None) -> str | None:
-    if comment is not None and len(comment) > MAX_COMMENT_CHARS:
-        raise InvalidRequest(f"Column {name!r}: a comment is text of at most {MAX_COMMENT_CHARS} characters.")
-    return comment
-
-
-def _checked_tags(name: str, tags: Collection[str]) -> str | None:
-    if isinstance(tags, str) or any(not 0 < len(tag) <= MAX_TAG_CHARS for tag in tags):
-        raise InvalidRequest(f"Column {name!r}: tags are a list of words of at most {MAX_TAG_CHARS} characters.")
-    return json.dumps(sorted(set(tags))) if tags else None
-
-
-def _checked_default(there: pa.Field, default: Any) -> str | None:  # noqa: ANN401
+def _checked_default(column: pa.Field, default: Any) -> str | None:  # noqa: ANN401
     """Return the stored text of a default, after a check that it can be read back."""
     if default is None:
         return None
     text = str(default).lower() if isinstance(default, bool) else str(default)
-    read_default(text, there.type, column=there.name)
+    read_default(text, column.type, column=column.name)
     return text
 
 
@@ -164,8 +153,7 @@ def alterations(before: pa.Schema, after: pa.Schema) -> list[str]:
         old = before.field(new.name)
         if old.type != new.type:
             changes.append(f"{new.name}: {type_name(old.type)} becomes {type_name(new.type)}")
-        notes = (old.metadata or {}), (new.metadata or {})
-        if notes[0].get(COMMENT) != notes[1].get(COMMENT):
+        if comment_of(old) != comment_of(new):
             changes.append(f"{new.name}: comment")
         if tags_of(old) != tags_of(new):
             changes.append(f"{new.name}: tags {', '.join(tags_of(new)) or 'none'}")

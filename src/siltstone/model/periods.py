@@ -20,13 +20,10 @@ from typing import Final
 
 from siltstone.errors import InvalidRequest
 
-_KNOWN: Final = 65_536
+_CACHED: Final = 65_536
 """Most parsed periods in the cache: seven years of hours."""
 _LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
-_DAY: Final = datetime.timedelta(days=1)
-_WEEK: Final = datetime.timedelta(days=7)
 _TO_THURSDAY: Final = datetime.timedelta(days=3)
-_DECEMBER: Final = 12
 
 
 class Granularity(StrEnum):
@@ -45,11 +42,18 @@ class Granularity(StrEnum):
 
 _RANKS: Final = {granularity: rank for rank, granularity in enumerate(Granularity)}
 _SHAPES: Final = {
-    13: (Granularity.HOUR, re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2})")),
-    10: (Granularity.DAY, re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")),
-    8: (Granularity.WEEK, re.compile(r"([0-9]{4})-W([0-9]{2})")),
-    7: (Granularity.MONTH, re.compile(r"([0-9]{4})-([0-9]{2})")),
+    Granularity.HOUR: re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3])"),
+    Granularity.DAY: re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    Granularity.WEEK: re.compile("[0-9]{4}-W[0-9]{2}"),
+    Granularity.MONTH: re.compile("[0-9]{4}-[0-9]{2}"),
 }
+_LENGTHS: Final = {
+    Granularity.HOUR: datetime.timedelta(hours=1),
+    Granularity.DAY: datetime.timedelta(days=1),
+    Granularity.WEEK: datetime.timedelta(days=7),
+    Granularity.MONTH: datetime.timedelta(days=31),
+}
+"""The length of a period. That of a month leads from its first day into the next month."""
 
 
 def granularity_of(period: str) -> Granularity:
@@ -88,7 +92,7 @@ def end(period: str) -> datetime.datetime:
     return _read(period)[2]
 
 
-@lru_cache(maxsize=_KNOWN)
+@lru_cache(maxsize=_CACHED)
 def coarser(period: str, granularity: Granularity) -> str:
     """Return the period of a granularity that contains a period. A week belongs to the month of its Thursday.
 
@@ -100,12 +104,17 @@ def coarser(period: str, granularity: Granularity) -> str:
     Raises:
         InvalidRequest: the text is not a valid period, or the granularity is finer than the period's own.
     """
-    own, first, _ = _read(period)
-    if granularity.rank < own.rank:
-        raise InvalidRequest(f"Period {period} is a {own} and does not fit into one {granularity}; name a coarser one.")
-    if own is Granularity.WEEK and granularity is Granularity.MONTH:
+    finer, first, _ = _read(period)
+    if granularity.rank < finer.rank:
+        raise InvalidRequest(
+            f"Period {period} is a {finer} and does not fit into one {granularity}; name a coarser one."
+        )
+    if granularity is Granularity.WEEK:
+        year, week, _ = first.isocalendar()
+        return f"{year:04d}-W{week:02d}"
+    if finer is Granularity.WEEK:
         first += _TO_THURSDAY
-    return _text(first, granularity)
+    return first.isoformat()[: {Granularity.HOUR: 13, Granularity.DAY: 10, Granularity.MONTH: 7}[granularity]]
 
 
 def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
@@ -118,64 +127,20 @@ def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
     return first, after
 
 
-@lru_cache(maxsize=_KNOWN)
+@lru_cache(maxsize=_CACHED)
 def _read(period: str) -> tuple[Granularity, datetime.datetime, datetime.datetime]:
-    granularity, shape = _SHAPES.get(len(period), (None, None))
-    match = shape.fullmatch(period) if shape else None
-    if granularity is None or match is None:
-        raise InvalidRequest(_refusal(period))
+    """Return the granularity of a period, its first moment, and the first moment after it."""
     try:
-        first = _first(granularity, [int(part) for part in match.groups()])
-    except ValueError as error:
-        raise InvalidRequest(_refusal(period)) from error
-    return granularity, first, _after(granularity, first)
-
-
-def _first(granularity: Granularity, parts: list[int]) -> datetime.datetime:
-    match granularity:
-        case Granularity.WEEK:
-            monday = datetime.date.fromisocalendar(parts[0], parts[1], 1)
-            return datetime.datetime(monday.year, monday.month, monday.day, tzinfo=datetime.UTC)
-        case Granularity.MONTH:
-            return datetime.datetime(parts[0], parts[1], 1, tzinfo=datetime.UTC)
-        case Granularity.DAY | Granularity.HOUR:
-            year, month, day, hour = (*parts, 0)[:4]
-            return datetime.datetime(year, month, day, hour, tzinfo=datetime.UTC)
-
-
-def _after(granularity: Granularity, first: datetime.datetime) -> datetime.datetime:
+        granularity = next(kind for kind, shape in _SHAPES.items() if shape.fullmatch(period))
+        day = f"{period}-01" if granularity is Granularity.MONTH else period
+        first = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.UTC)
+    except (StopIteration, ValueError) as error:
+        raise InvalidRequest(
+            f"{period[:40]!r} is not a valid period. Write an hour as 2026-11-15T14, a day as 2026-11-15, "
+            "an ISO week as 2026-W46, a month as 2026-11."
+        ) from error
     try:
-        match granularity:
-            case Granularity.HOUR:
-                return first + datetime.timedelta(hours=1)
-            case Granularity.DAY:
-                return first + _DAY
-            case Granularity.WEEK:
-                return first + _WEEK
-            case Granularity.MONTH if first.month == _DECEMBER:
-                return first.replace(year=first.year + 1, month=1)
-            case Granularity.MONTH:
-                return first.replace(month=first.month + 1)
-    except (OverflowError, ValueError):  # the year 10000
-        return _LAST
-
-
-def _text(moment: datetime.datetime, granularity: Granularity) -> str:
-    day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
-    match granularity:
-        case Granularity.HOUR:
-            return f"{day}T{moment.hour:02d}"
-        case Granularity.DAY:
-            return day
-        case Granularity.WEEK:
-            year, week, _ = moment.isocalendar()
-            return f"{year:04d}-W{week:02d}"
-        case Granularity.MONTH:
-            return day[:7]
-
-
-def _refusal(period: str) -> str:
-    return (
-        f"{period[:40]!r} is no period. Write an hour as 2026-11-15T14, a day as 2026-11-15, "
-        "an ISO week as 2026-W46, a month as 2026-11."
-    )
+        after = first + _LENGTHS[granularity]
+    except OverflowError:  # the year 10000
+        return granularity, first, _LAST
+    return granularity, first, after.replace(day=1) if granularity is Granularity.MONTH else after

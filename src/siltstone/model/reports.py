@@ -99,7 +99,7 @@ class OutputFile(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
-    """Result of a fold, in exact counts. `delta_rows` and `deltas_merged` are the ancestors' names.
+    """Result of a fold, in exact counts. `delta_rows` and `deltas_merged` are names of earlier systems.
 
     `files_removed` and `files_added` are files of base. `change_files` are the folded files of changes.
     In a log, visible appends count as upserts.
@@ -128,16 +128,16 @@ class CompactReport(_Plain):
 
     @property
     def delta_rows(self) -> int:
-        """The ancestors' name for `change_rows`."""
+        """The same as `change_rows`."""
         return self.change_rows
 
     @property
     def deltas_merged(self) -> int:
-        """The ancestors' name for `batches_folded`."""
+        """The same as `batches_folded`."""
         return self.batches_folded
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the value as plain data, with the ancestors' names beside ours."""
+        """Return the value as plain data, also under the names of earlier systems."""
         return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
 
     @classmethod
@@ -336,8 +336,9 @@ class Status(_Plain):
     unreadable: dict[str, str] = field(default_factory=dict)
     """Errors of unreadable files, by their paths below the dataset's folder. With any, rows cannot be read."""
     unreadable_kinds: dict[str, str] = field(default_factory=dict)
-    unreadable_reasons: dict[str, str | None] = field(default_factory=dict)
     """Error kind of each of these files: ``corruption``, or ``unavailable`` if an intact file may be out of reach."""
+    unreadable_reasons: dict[str, str | None] = field(default_factory=dict)
+    """Reason of each error within its kind (see `errors.Reason`), if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from siltstone.errors import InvalidRequest
 
 
 def may_compact(role: Role) -> bool:
-    """Return whether a process with this role may run compactions."""
+    """True if a process with this role may run compactions."""
     return Role(role) is not Role.READER  # the role may come as text
 
 
 def may_write(role: Role) -> bool:
-    """Return whether a process with this role may write rows."""
+    """True if a process with this role may write rows."""
     return Role(role) is Role.ALL
 
 
@@ -30,10 +30,7 @@ def check_may_compact(role: Role, *, doing: str = "compact") -> None:
         InvalidRequest: it may not. The message names `doing`, the requested operation.
     """
     if not may_compact(role):
-        raise InvalidRequest(
-            f"This process has the role {str(role)!r} and may not {doing}. Do it in a process with the role "
-            f"{Role.COMPACTOR.value!r} or {Role.ALL.value!r}, or set SILT_ROLE."
-        )
+        raise _refusal(role, doing, f"{Role.COMPACTOR.value!r} or {Role.ALL.value!r}")
 
 
 def check_may_write(role: Role, *, doing: str = "write") -> None:
@@ -43,7 +40,11 @@ def check_may_write(role: Role, *, doing: str = "write") -> None:
         InvalidRequest: it may not. The message names `doing`, the requested operation.
     """
     if not may_write(role):
-        raise InvalidRequest(
-            f"This process has the role {str(role)!r} and may not {doing}. Do it in a process with the role "
-            f"{Role.ALL.value!r}, or set SILT_ROLE."
-        )
+        raise _refusal(role, doing, f"{Role.ALL.value!r}")
+
+
+def _refusal(role: Role, doing: str, allowed: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This process has the role {str(role)!r} and may not {doing}. Do it in a process with the role {allowed}, "
+        "or set SILT_ROLE."
+    )

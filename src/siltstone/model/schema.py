@@ -61,6 +61,7 @@ _KEY_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_decimal,
     pa.types.is_boolean,
 )
+_KEY_TYPE_NAMES: Final = "string, integer, date, timestamp, decimal or boolean"
 _PARTITION_TYPES: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_date, pa.types.is_boolean)
 _SORT_TYPES: Final = (*_KEY_TYPES, pa.types.is_floating)
 
@@ -149,7 +150,15 @@ def canonical(schema: pa.Schema) -> pa.Schema:
         raise InvalidRequest("A schema needs at least one column.")
     seen: set[str] = set()
     for name in schema.names:
-        _check_column_name(name, seen)
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidRequest(f"Column {name!r}: names that start with '_' are reserved for Siltstone. Rename it.")
+        if not name or any(c in name for c in ' ,;{}()\n\t=."`*') or not name.isprintable():
+            raise InvalidRequest(
+                f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = . *"
+            )
+        if name.lower() in seen:
+            raise InvalidRequest(f"Column {name!r} appears twice; names must differ by more than case.")
+        seen.add(name.lower())
     return pa.schema([_noted(f.name, canonical_type(f.type, column=f.name), f.nullable, f.metadata) for f in schema])
 
 
@@ -217,34 +226,12 @@ def filled(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _check_column_name(name: str, seen: set[str]) -> None:
-    if name.startswith(RESERVED_PREFIX):
-        raise InvalidRequest(f"Column {name!r}: names that start with '_' are reserved for Siltstone. Rename it.")
-    if not name or any(c in name for c in ' ,;{}()\n\t=."`*') or not name.isprintable():
-        raise InvalidRequest(
-            f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = . *"
-        )
-    if name.lower() in seen:
-        raise InvalidRequest(f"Column {name!r} appears twice; names must differ by more than case.")
-    seen.add(name.lower())
-
-
 def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
     """Refuse a key with unknown or repeated columns, or with a type that engines compare differently."""
     names = list(key)
     if not names:
         raise InvalidRequest("A keyed dataset needs at least one key column.")
-    if len(set(names)) != len(names):
-        raise InvalidRequest(f"Key {names} names a column twice.")
-    for name in names:
-        if name not in schema.names:
-            raise InvalidRequest(f"Key column {name!r} is not in the schema ({', '.join(schema.names)}).")
-        kind = schema.field(name).type
-        if not any(test(kind) for test in _KEY_TYPES):
-            raise InvalidRequest(
-                f"Key column {name!r} is of type {type_name(kind)}; a key must be string, integer, date, timestamp, "
-                "decimal or boolean."
-            )
+    _check_columns(schema, names, "Key column", _KEY_TYPES, _KEY_TYPE_NAMES)
 
 
 def check_log(
@@ -261,15 +248,13 @@ def check_log(
             f"Time column {time!r} is of type {type_name(kind)}; it must be a timestamp, a timestamp_ntz or a date."
         )
     subjects = list(subject)
-    _check_columns(
-        schema, subjects, "Subject column", _KEY_TYPES, "string, integer, date, timestamp, decimal or boolean"
-    )
+    _check_columns(schema, subjects, "Subject column", _KEY_TYPES, _KEY_TYPE_NAMES)
     _check_columns(schema, partition_by, "Partition column", _PARTITION_TYPES, "string, integer, date or boolean")
     _check_columns(schema, sort_by, "Sort column", _SORT_TYPES, "of a type with an order")
     for name in partition_by:
         if name in subjects:
             raise InvalidRequest(
-                f"Column {name!r} identifies a person; by partition_by its values would stand in the log. Choose another."
+                f"Column {name!r} identifies a person; partition_by would write its values into the log. Choose another."
             )
 
 
@@ -282,7 +267,9 @@ def check_order(schema: pa.Schema, cluster_by: Iterable[str], *, most: int) -> N
     names = list(cluster_by)
     _check_columns(schema, names, "Cluster column", _SORT_TYPES, "of a type with an order")
     if len(names) > most:
-        raise InvalidRequest(f"cluster_by names {len(names)} columns; {most} at most share an order with any use.")
+        raise InvalidRequest(
+            f"cluster_by names {len(names)} columns; at most {most} are allowed, because each makes the order less useful."
+        )
 
 
 def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[str]) -> None:
@@ -292,11 +279,11 @@ def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[
         InvalidRequest: the message names the column, and what to write instead.
     """
     names = list(dedup_by)
-    _check_columns(schema, names, "Dedup column", _KEY_TYPES, "string, integer, date, timestamp, decimal or boolean")
+    _check_columns(schema, names, "Dedup column", _KEY_TYPES, _KEY_TYPE_NAMES)
     missing = [name for name in dict.fromkeys(needed) if name not in names]
     if names and missing:
         raise InvalidRequest(
-            f"dedup_by must contain the time, partition and subject columns, so that duplicates lie in one period and are "
+            f"dedup_by must contain the time, partition and subject columns, so that duplicates are in one period and are "
             f"hidden together: {', '.join(missing)} missing. Write dedup_by={[*names, *missing]}."
         )
 

@@ -34,17 +34,14 @@ class SizedFile(Protocol):
     @property
     def path(self) -> str:
         """Its path below the table."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Its size."""
-        ...
 
     @property
     def rows(self) -> int:
         """Its rows."""
-        ...
 
 
 F = TypeVar("F", bound=SizedFile)

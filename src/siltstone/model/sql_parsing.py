@@ -1,4 +1,4 @@
-"""Parses SQL text in Spark's dialect with sqlglot, without its warnings. Callers check the text and report errors."""
+"""Silences sqlglot while a caller parses SQL. Callers check the text and report errors."""
 
 import logging
 from collections.abc import Iterator

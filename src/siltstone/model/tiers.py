@@ -159,7 +159,7 @@ DEFAULT_TIERS: Final = (
         cron="0 5 8 * *",
     ),
 )
-"""Default tiers. Hourly and daily are those of the ancestors, which only planned weekly and monthly."""
+"""Default tiers, from the finest to the coarsest target."""
 
 
 def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
@@ -189,7 +189,7 @@ def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
     tiers = tuple(tiers)
     twice = [name for name, count in Counter(tier.name for tier in tiers).items() if count > 1]
     if twice:
-        raise InvalidRequest(f"Tier {twice[0]!r} is there twice; give each tier a name of its own.")
+        raise InvalidRequest(f"Tier {twice[0]!r} exists twice; give each tier its own name.")
     owner: dict[Granularity, Tier] = {}
     for tier in tiers:
         if not tier.enabled:
@@ -233,7 +233,7 @@ def changes_from_text(text: str) -> Changes:
         if not (equals and dot and name and field):
             raise InvalidRequest(f"{part[:80]!r} changes no tier; write e.g. daily.min_files=6; weekly.enabled=yes.")
         if field in changes.setdefault(name, {}):
-            raise InvalidRequest(f"Tier {name!r}: {field} is there twice; keep one of them.")
+            raise InvalidRequest(f"Tier {name!r}: {field} is set twice; keep one of them.")
         changes[name][field] = value.strip()
     return changes
 
@@ -259,9 +259,6 @@ def exact_size_text(size_bytes: int) -> str:
 def _in_units(count: int, units: Mapping[str, int]) -> str:
     size, unit = max((size, unit) for unit, size in units.items() if size == 1 or (count and count % size == 0))
     return f"{count // size}{unit}"
-
-
-# ---- parsing the fields of a tier --------------------------------------------------------------------------------
 
 
 def _tier(name: str, values: Mapping[str, Any], *, others: Iterable[str] = ()) -> Tier:

@@ -1,6 +1,7 @@
 """Events from outside: valid and invalid events, the addresses of logs, and that one event is always the same JSON."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -83,44 +84,44 @@ def test_an_event_id_has_one_spelling() -> None:
 @pytest.mark.parametrize(
     ("values", "reason", "facts"),
     [
-        ([], Reason.WRONG_TYPE, ["The event", "object", "list"]),
+        ([], Reason.WRONG_TYPE, ["The event"]),
         ({}, Reason.MISSING_FIELD, ["event_type"]),
-        (event_values() | {"event_type": "party"}, Reason.INVALID_VALUE, ["event_type", "'party'", "build_request, partition"]),
-        (event_values() | {"event_id": "7"}, Reason.INVALID_VALUE, ["event_id", "'7'", "UUID"]),
-        (event_values() | {"event_id": 7}, Reason.WRONG_TYPE, ["event_id", "text", "number"]),
-        (event_values() | {"timestamp": "now"}, Reason.WRONG_TYPE, ["timestamp", "number", "text"]),
-        (event_values() | {"timestamp": True}, Reason.WRONG_TYPE, ["timestamp", "number", "true or false"]),
-        (event_values() | {"timestamp": 1.5}, Reason.WRONG_TYPE, ["timestamp", "whole number"]),
+        (event_values() | {"event_type": "party"}, Reason.INVALID_VALUE, ["event_type", "'party'"]),
+        (event_values() | {"event_id": "7"}, Reason.INVALID_VALUE, ["event_id", "'7'"]),
+        (event_values() | {"event_id": 7}, Reason.WRONG_TYPE, ["event_id"]),
+        (event_values() | {"timestamp": "now"}, Reason.WRONG_TYPE, ["timestamp"]),
+        (event_values() | {"timestamp": True}, Reason.WRONG_TYPE, ["timestamp"]),
+        (event_values() | {"timestamp": 1.5}, Reason.WRONG_TYPE, ["timestamp"]),
         (event_values() | {"timestamp": -1}, Reason.INVALID_VALUE, ["timestamp", "-1", 2**63 - 1]),
         (event_values() | {"timestamp": 2**63}, Reason.INVALID_VALUE, ["timestamp", 2**63, 2**63 - 1]),
         (event_values() | {"build_request_id": ""}, Reason.INVALID_VALUE, ["build_request_id", "1,024"]),
         (event_values() | {"build_request_id": "b" * (MAX_NAME_BYTES + 1)}, Reason.INVALID_VALUE, ["build_request_id", "1,024"]),
         (event_values() | {"build_request_event": None}, Reason.MISSING_FIELD, ["build_request_event"]),
-        (event_values() | {"build_request_event": "x"}, Reason.WRONG_TYPE, ["build_request_event", "object", "text"]),
+        (event_values() | {"build_request_event": "x"}, Reason.WRONG_TYPE, ["build_request_event"]),
         (event_values() | {"colour": "red"}, Reason.UNKNOWN_FIELD, ["colour"]),
         (event_values() | {"\ud800": 1}, Reason.UNKNOWN_FIELD, ["\\ud800"]),
         (event_values() | {"job_event": {}}, Reason.UNKNOWN_FIELD, ["job_event"]),
         (event_values(status_code=1, colour="red"), Reason.UNKNOWN_FIELD, ["build_request_event", "colour"]),
         (event_values(message="x"), Reason.MISSING_FIELD, ["build_request_event", "status_code", "status_name"]),
-        (event_values(status_code=0), Reason.INVALID_VALUE, ["build_request_event", "status", "UNKNOWN"]),
-        (event_values(status_code=99), Reason.INVALID_VALUE, ["status_code", "99", "UNKNOWN 0, RECEIVED 1"]),
-        (event_values(status_name="DONE"), Reason.INVALID_VALUE, ["status_name", "'DONE'", "UNKNOWN 0, RECEIVED 1"]),
+        (event_values(status_code=0), Reason.INVALID_VALUE, ["build_request_event", "UNKNOWN"]),
+        (event_values(status_code=99), Reason.INVALID_VALUE, ["status_code", "99"]),
+        (event_values(status_name="DONE"), Reason.INVALID_VALUE, ["status_name", "'DONE'"]),
         (event_values(status_code=1, status_name="FAILED"), Reason.INVALID_VALUE, ["status_code", "status_name"]),
-        (event_values(status_code=1, message=5), Reason.WRONG_TYPE, ["message", "text", "number"]),
+        (event_values(status_code=1, message=5), Reason.WRONG_TYPE, ["message"]),
         (event_values(status_code=1, message="a\x00b"), Reason.INVALID_VALUE, ["message", "NUL"]),
         (event_values(status_code=1, message="\ud800"), Reason.INVALID_VALUE, ["message", "UTF-8"]),
-        (event_values(status_code=1, requested_partitions="p"), Reason.WRONG_TYPE, ["requested_partitions", "list", "text"]),
-        (event_values(status_code=1, requested_partitions=["p", 5]), Reason.WRONG_TYPE, ["requested_partitions[1]", "text"]),
+        (event_values(status_code=1, requested_partitions="p"), Reason.WRONG_TYPE, ["requested_partitions"]),
+        (event_values(status_code=1, requested_partitions=["p", 5]), Reason.WRONG_TYPE, ["requested_partitions[1]"]),
         (event_values(status_code=1, requested_partitions=[""]), Reason.INVALID_VALUE, ["requested_partitions[0]", "1,024"]),
         (event_values("partition", status_code=1), Reason.MISSING_FIELD, ["partition_event.partition_ref"]),
         (job_values(config="{"), Reason.NOT_JSON, ["job_event.config"]),
-        (job_values(config="[]"), Reason.WRONG_TYPE, ["job_event.config", "object", "list"]),
+        (job_values(config="[]"), Reason.WRONG_TYPE, ["job_event.config"]),
         (job_values(config={"x": 1}), Reason.UNKNOWN_FIELD, ["job_event.config", "x"]),
-        (job_values(config={"env": {"a": 1}}), Reason.WRONG_TYPE, ["config.env.a", "text"]),
-        (job_values(config={"env": []}), Reason.WRONG_TYPE, ["config.env", "object"]),
+        (job_values(config={"env": {"a": 1}}), Reason.WRONG_TYPE, ["config.env.a"]),
+        (job_values(config={"env": []}), Reason.WRONG_TYPE, ["config.env"]),
         (job_values(config={"inputs": [{"partition_ref": "p", "kind": 7}]}),
-         Reason.INVALID_VALUE, ["config.inputs[0].kind", "7", "QUERY 0, MATERIALIZE 1"]),
-        (job_values(manifests={}), Reason.WRONG_TYPE, ["job_event.manifests", "list", "object"]),
+         Reason.INVALID_VALUE, ["config.inputs[0].kind", "7"]),
+        (job_values(manifests={}), Reason.WRONG_TYPE, ["job_event.manifests"]),
         (job_values(manifests=[{}]), Reason.MISSING_FIELD, ["manifests[0].start_time"]),
         (job_values(manifests='[{"start_time": NaN}]'), Reason.NOT_JSON, ["job_event.manifests", "NaN"]),
         (event_values("job_graph", job_graph="{nodes}"), Reason.NOT_JSON, ["job_graph_event.job_graph"]),
@@ -128,6 +129,19 @@ def test_an_event_id_has_one_spelling() -> None:
 )  # fmt: skip
 def test_an_invalid_event_is_refused_by_its_field(values: object, reason: Reason, facts: list[object]) -> None:
     with refused(InvalidRequest, reason, *facts):
+        read_event(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        (event_values() | {"event_type": "party"}, EventType),
+        (event_values(status_code=99), BuildStatus.__members__),
+        (job_values(config={"inputs": [{"partition_ref": "p", "kind": 7}]}), InputKind.__members__),
+    ],
+)
+def test_the_refusal_of_a_code_names_every_allowed_one(values: object, allowed: Iterable[str]) -> None:
+    with refused(InvalidRequest, Reason.INVALID_VALUE, *allowed):
         read_event(values)
 
 
