@@ -185,12 +185,12 @@ def _queries(size: int) -> dict[str, LogQuery]:
         "events of a job run": lambda log, random: log.events_of_run(f"{build(random)}-run", limit=100),
         "events in a time range": between,
         "a page of 100": lambda log, random: log.page(int(random.integers(1, size))),
-        "a page of a partition": lambda log, random: log.page(1, wanted=Filter(partition_refs=(ref(random),))),
+        "a page of a partition": lambda log, random: log.page(1, event_filter=Filter(partition_refs=(ref(random),))),
         "a page by glob": lambda log, random: log.page(
-            1, wanted=Filter(partition_globs=(f"{ref(random).rsplit('/', 1)[0]}/*",))
+            1, event_filter=Filter(partition_globs=(f"{ref(random).rsplit('/', 1)[0]}/*",))
         ),
         "a page of a job": lambda log, random: log.page(
-            int(random.integers(1, size)), wanted=Filter(job_labels=(f"//jobs:{random.integers(0, 40)}",))
+            int(random.integers(1, size)), event_filter=Filter(job_labels=(f"//jobs:{random.integers(0, 40)}",))
         ),
         "builds": lambda log, _: log.builds(limit=100),
         "recent partitions": lambda log, _: log.partitions(limit=100),

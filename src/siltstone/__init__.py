@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from siltstone.eventlog.event_store import Appended
     from siltstone.eventlog.events import Indexed
     from siltstone.eventlog.log import EventLog
-    from siltstone.eventlog.queries import Build, JobRun, Listed, Page, Partition, Summary
-    from siltstone.eventlog.spark_report import Report
+    from siltstone.eventlog.queries import Build, JobRun, LimitedList, Page, Partition, Summary
+    from siltstone.eventlog.spark_report import EventLogReport
     from siltstone.lake import Lake
     from siltstone.maintenance.repair import Damage
     from siltstone.model.compaction_request import CompactionRequest, RequestKind
@@ -90,6 +90,7 @@ __all__ = [
     "DatasetInfo",
     "DatasetName",
     "EventLog",
+    "EventLogReport",
     "ExportReport",
     "Fenced",
     "FoldEstimate",
@@ -102,7 +103,7 @@ __all__ = [
     "JobResult",
     "JobRun",
     "Lake",
-    "Listed",
+    "LimitedList",
     "LoadReport",
     "NotFound",
     "Page",
@@ -114,7 +115,6 @@ __all__ = [
     "Reason",
     "RecoveryReport",
     "RefusedRow",
-    "Report",
     "RequestKind",
     "RestoreReport",
     "RollUpReport",
@@ -151,8 +151,8 @@ _HOMES: Final = {
     "siltstone.eventlog.events": "Indexed",
     "siltstone.eventlog.event_store": "Appended",
     "siltstone.eventlog.log": "EventLog",
-    "siltstone.eventlog.queries": "Build JobRun Listed Page Partition Summary",
-    "siltstone.eventlog.spark_report": "Report",
+    "siltstone.eventlog.queries": "Build JobRun LimitedList Page Partition Summary",
+    "siltstone.eventlog.spark_report": "EventLogReport",
     "siltstone.maintenance.repair": "Damage",
     "siltstone.lake": "Lake",
     "siltstone.model.compaction_request": "CompactionRequest RequestKind",

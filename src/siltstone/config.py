@@ -30,7 +30,7 @@ OTHER_VARIABLES: Final = frozenset({"SILT_LAKE", "SILT_FAILPOINT", TRACE_VARIABL
 """Variables that are not settings: the command's lake, where tests crash, and whether unexpected errors show their stack."""
 
 
-class Scope(StrEnum):
+class SettingScope(StrEnum):
     """Which files may contain a setting."""
 
     LAKE = "lake"
@@ -244,13 +244,13 @@ class Settings:
 _NAMES: Final = frozenset(f.name for f in fields(Settings))
 
 
-def scope_of(name: str) -> Scope:
+def scope_of(name: str) -> SettingScope:
     """Return which files may contain a setting.
 
     >>> scope_of("tiers"), scope_of("spark")
-    (<Scope.LAKE: 'lake'>, <Scope.USER: 'user'>)
+    (<SettingScope.LAKE: 'lake'>, <SettingScope.USER: 'user'>)
     """
-    return Scope.LAKE if name in LAKE_SETTINGS else Scope.USER
+    return SettingScope.LAKE if name in LAKE_SETTINGS else SettingScope.USER
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
@@ -280,7 +280,7 @@ def _from_user_file(path: Path | None) -> dict[str, Any]:
 def _from_lake_file(path: Path) -> dict[str, Any]:
     """Read a lake's file. Refuse settings that belong to the user who opens the lake."""
     values = _from_file(path)
-    foreign = sorted(name for name in values if name in _NAMES and scope_of(name) is Scope.USER)
+    foreign = sorted(name for name in values if name in _NAMES and scope_of(name) is SettingScope.USER)
     if foreign:
         raise InvalidRequest(
             f"{path} sets {', '.join(foreign)}. A lake's file may contain only settings of the lake, not those of the "

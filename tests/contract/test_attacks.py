@@ -66,9 +66,9 @@ def test_queries_beyond_the_limits_are_refused_on_every_backend(log: EventLog) -
     for ask in (
         lambda: log.page(2**63),
         lambda: log.events_between(-(2**70), 1),
-        lambda: log.page(1, wanted=Filter(build_request_ids=("x",) * 1001)),
-        lambda: log.page(1, wanted=Filter(partition_globs=("x*",) * 101)),
-        lambda: log.page(1, wanted=Filter(partition_refs=("a\x00",))),
+        lambda: log.page(1, event_filter=Filter(build_request_ids=("x",) * 1001)),
+        lambda: log.page(1, event_filter=Filter(partition_globs=("x*",) * 101)),
+        lambda: log.page(1, event_filter=Filter(partition_refs=("a\x00",))),
         lambda: log.partitions(glob="\ud800*"),
         lambda: log.builds(after="not a position"),
         lambda: log.builds(after="9" * 5000 + ":b"),

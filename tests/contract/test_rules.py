@@ -163,7 +163,7 @@ def test_lists_are_bounded(log: EventLog, limit: int) -> None:
 def test_a_list_without_a_limit_is_complete_or_refused(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(*[received(f"b{number:03}") for number in range(120)])
     log.append(*[event(partition("p", PartitionStatus.REQUESTED), f"b{number:03}") for number in range(120)])
-    listings: list[Callable[..., queries.Listed[Any]]] = [
+    listings: list[Callable[..., queries.LimitedList[Any]]] = [
         log.builds,
         lambda **limit: log.events_of_partition("p", **limit),
         lambda **limit: log.events_between(0, 2**62, **limit),

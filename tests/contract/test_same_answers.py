@@ -33,8 +33,8 @@ def everything(log: EventLog) -> dict[str, Any]:
     """Ask all there is to ask; the answers as JSON."""
     answers: dict[str, Any] = {"summary": asdict(log.summary())}
     for number, wanted in enumerate(FILTERS):
-        answers[f"page {number}"] = asdict(log.page(5, limit=20, wanted=wanted))
-        answers[f"all {number}"] = [asdict(one) for one in log.events(at_once=17, wanted=wanted)]
+        answers[f"page {number}"] = asdict(log.page(5, limit=20, event_filter=wanted))
+        answers[f"all {number}"] = [asdict(one) for one in log.events(at_once=17, event_filter=wanted)]
     answers["builds"] = [asdict(build) for build in log.builds()]
     answers["failed"] = [asdict(build) for build in log.builds(statuses=[BuildStatus.FAILED, BuildStatus.CANCELLED])]
     for build in log.builds(limit=5):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, Scope, Settings, scope_of
+from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, Settings, SettingScope, scope_of
 from siltstone.errors import InvalidRequest, Unavailable
 from tests.support.refusals import refused
 
@@ -69,7 +69,7 @@ def test_a_lake_cannot_choose_what_java_runs_whatever_the_table_looks_like(tmp_p
 
 def test_every_setting_of_a_lake_is_a_setting():
     assert {field.name for field in fields(Settings)} >= LAKE_SETTINGS
-    assert scope_of("a setting that does not exist yet") is Scope.USER
+    assert scope_of("a setting that does not exist yet") is SettingScope.USER
 
 
 def test_a_lake_without_a_file_has_the_defaults(tmp_path: Path):

@@ -37,7 +37,7 @@ from siltstone.eventlog.event_store import Appended, AppendPlan
 from siltstone.eventlog.event_table import NEW_PROPERTIES, PROPERTY_VERSION, EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.local_table import open_local
-from siltstone.eventlog.pending_commits import Backlog
+from siltstone.eventlog.pending_commits import ProjectionBacklog
 from siltstone.eventlog.projection import Projection
 from siltstone.failpoints import reach
 from siltstone.host.user_cache import private_cache
@@ -52,7 +52,7 @@ QUIET_WAITS: Final = 50
 """Most waits for a pause in appends. After them the table is tidied even if appends continue."""
 QUIET_SECONDS: Final = 0.1
 """A pause: no append for this long. The projection and checkpoints compete with appends for the GIL."""
-BEHIND: Final = Backlog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
+BEHIND: Final = ProjectionBacklog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
 """Backlog at which the projection catches up even while appends continue, mostly in SQLite, outside the GIL."""
 FAR_BEHIND: Final = BEHIND.times(4)
 """Backlog at which appends wait for the projection. Bounds memory."""

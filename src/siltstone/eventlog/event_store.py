@@ -53,7 +53,7 @@ from siltstone.eventlog.tables import (
     RUNS,
     damaged,
 )
-from siltstone.eventlog.transitions import Run, check
+from siltstone.eventlog.transitions import JobRunState, check
 
 LOOKUP_KEYS: Final = 400
 """Most keys in one query, because databases limit the number of parameters."""
@@ -390,12 +390,12 @@ class StateChanges:
         row = self.rows[BUILD_PARTITIONS.name].get((build_request_id, partition_ref))
         return PartitionStatus(row["status"]) if row is not None else None
 
-    def run(self, job_run_id: str) -> Run | None:
+    def run(self, job_run_id: str) -> JobRunState | None:
         """Return a job run, if it is known."""
         row = self.rows[RUNS.name].get(job_run_id)
         if row is None:
             return None
-        return Run(
+        return JobRunState(
             build_request_id=row["build_request_id"], job_label=row["job_label"], status=JobStatus(row["status"])
         )
 

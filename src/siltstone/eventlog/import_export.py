@@ -23,9 +23,9 @@ class Imported:
     new: int
 
 
-def export_lines(log: EventLog, *, wanted: Filter | None = None) -> Iterator[str]:
+def export_lines(log: EventLog, *, event_filter: Filter | None = None) -> Iterator[str]:
     """Yield every event as a line, in order."""
-    for indexed in log.events(wanted=wanted, at_once=AT_ONCE):
+    for indexed in log.events(event_filter=event_filter, at_once=AT_ONCE):
         yield event_json(indexed.event)
 
 

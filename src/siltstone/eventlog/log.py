@@ -22,8 +22,8 @@ from siltstone.eventlog.delta_backend import open_delta
 from siltstone.eventlog.event_json import check_event, is_plain
 from siltstone.eventlog.event_store import Appended, next_index
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
-from siltstone.eventlog.queries import Build, Filter, JobRun, Listed, Page, Partition, Summary
-from siltstone.eventlog.spark_report import Report, read_events, report
+from siltstone.eventlog.queries import Build, Filter, JobRun, LimitedList, Page, Partition, Summary
+from siltstone.eventlog.spark_report import EventLogReport, read_events, report
 from siltstone.eventlog.sql_backend import SqlBackend
 from siltstone.model.roles import check_may_write, may_write
 
@@ -152,14 +152,14 @@ class EventLog:
     # A list without `limit` has all entries, or the query is refused (InvalidRequest: more than 100,000).
     # A list with a limit has `has_more`, and `following` for `after=`.
 
-    def page(self, start: int = 1, *, limit: int = PAGE_EVENTS, wanted: Filter | None = None) -> Page:
+    def page(self, start: int = 1, *, limit: int = PAGE_EVENTS, event_filter: Filter | None = None) -> Page:
         """Return the events from an index on that match the filter."""
-        return self._query(lambda c: queries.page(c, start=start, limit=limit, wanted=wanted or Filter()))
+        return self._query(lambda c: queries.page(c, start=start, limit=limit, event_filter=event_filter or Filter()))
 
-    def events(self, start: int = 1, *, wanted: Filter | None = None, at_once: int = 1000) -> Iterator[Indexed]:
+    def events(self, start: int = 1, *, event_filter: Filter | None = None, at_once: int = 1000) -> Iterator[Indexed]:
         """Yield all events from an index on, page by page."""
         while True:
-            page = self.page(start, limit=at_once, wanted=wanted)
+            page = self.page(start, limit=at_once, event_filter=event_filter)
             yield from page.events
             if not page.has_more:
                 return
@@ -173,25 +173,25 @@ class EventLog:
         """
         return self._require(lambda c: queries.event_by_id(c, event_id), f"event {event_id}")
 
-    def events_of_build(self, build_request_id: str, *, limit: int | None = None) -> Listed[Indexed]:
+    def events_of_build(self, build_request_id: str, *, limit: int | None = None) -> LimitedList[Indexed]:
         """Return the events of a build request."""
         return self._query(lambda c: queries.events_of_build(c, build_request_id, limit=limit))
 
-    def events_of_partition(self, partition_ref: str, *, limit: int | None = None) -> Listed[Indexed]:
+    def events_of_partition(self, partition_ref: str, *, limit: int | None = None) -> LimitedList[Indexed]:
         """Return the events about a partition."""
         return self._query(lambda c: queries.events_of_partition(c, partition_ref, limit=limit))
 
-    def events_of_run(self, job_run_id: str, *, limit: int | None = None) -> Listed[Indexed]:
+    def events_of_run(self, job_run_id: str, *, limit: int | None = None) -> LimitedList[Indexed]:
         """Return the events of a job run."""
         return self._query(lambda c: queries.events_of_run(c, job_run_id, limit=limit))
 
-    def events_between(self, start: int, end: int, *, limit: int | None = None) -> Listed[Indexed]:
+    def events_between(self, start: int, end: int, *, limit: int | None = None) -> LimitedList[Indexed]:
         """Return the events with a timestamp from `start` up to, not including, `end` (nanoseconds)."""
         return self._query(lambda c: queries.events_between(c, start, end, limit=limit))
 
     def builds(
         self, *, limit: int | None = None, statuses: Iterable[BuildStatus] = (), after: str | None = None
-    ) -> Listed[Build]:
+    ) -> LimitedList[Build]:
         """Return build requests with their status, latest change first; `after` continues a list that was cut."""
         selected = tuple(statuses)
         return self._query(lambda c: queries.builds(c, limit=limit, statuses=selected, after=after))
@@ -206,7 +206,7 @@ class EventLog:
 
     def partitions(
         self, *, limit: int | None = None, glob: str | None = None, after: str | None = None
-    ) -> Listed[Partition]:
+    ) -> LimitedList[Partition]:
         """Return partitions with their status, latest change first; `after` continues a list that was cut."""
         return self._query(lambda c: queries.partitions(c, limit=limit, glob=glob, after=after))
 
@@ -233,7 +233,7 @@ class EventLog:
         build_request_id: str | None = None,
         label_glob: str | None = None,
         after: str | None = None,
-    ) -> Listed[JobRun]:
+    ) -> LimitedList[JobRun]:
         """Return job runs with their status, latest change first: all, or those of a build or of jobs by label.
 
         `after` continues a list that was cut.
@@ -285,7 +285,7 @@ class EventLog:
             )
         return read_events(spark, self._address.path)
 
-    def report(self, spark: "SparkSession", *, limit: int = 20) -> Report:
+    def report(self, spark: "SparkSession", *, limit: int = 20) -> EventLogReport:
         """Compute on Spark the outcomes of builds and jobs, the failure rates of jobs, and the slowest partitions.
 
         Raises:

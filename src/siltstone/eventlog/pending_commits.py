@@ -14,19 +14,19 @@ from siltstone.eventlog.event_store import AppendPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class ProjectionBacklog:
     """Commits and events that wait to be projected. Events cost memory; both cost the next query time."""
 
     commits: int
     events: int
 
-    def reaches(self, other: "Backlog") -> bool:
+    def reaches(self, other: "ProjectionBacklog") -> bool:
         """True if this has at least as many commits, or at least as many events, as the other."""
         return self.commits >= other.commits or self.events >= other.events
 
-    def times(self, factor: int) -> "Backlog":
+    def times(self, factor: int) -> "ProjectionBacklog":
         """Return this backlog multiplied by a factor."""
-        return Backlog(commits=factor * self.commits, events=factor * self.events)
+        return ProjectionBacklog(commits=factor * self.commits, events=factor * self.events)
 
 
 @dataclass(slots=True)
@@ -52,10 +52,10 @@ class PendingCommits:
         return bool(self._ranges)
 
     @property
-    def backlog(self) -> Backlog:
+    def backlog(self) -> ProjectionBacklog:
         """Commits and events that wait to be projected."""
         with self._mutex:
-            return Backlog(
+            return ProjectionBacklog(
                 commits=sum(pending.end - pending.start + 1 for pending in self._ranges),
                 events=sum(len(pending.plan.new) for pending in self._ranges),
             )

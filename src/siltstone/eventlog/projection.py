@@ -30,7 +30,7 @@ from siltstone.eventlog.database import Database, open_projection
 from siltstone.eventlog.event_store import AppendPlan, EventStore
 from siltstone.eventlog.event_table import EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
-from siltstone.eventlog.pending_commits import Backlog, CommitRange, PendingCommits
+from siltstone.eventlog.pending_commits import CommitRange, PendingCommits, ProjectionBacklog
 from siltstone.eventlog.tables import CHECK_METADATA, HEAD, METADATA, PROJECTED, PROJECTION_METADATA
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile
@@ -42,7 +42,7 @@ FILES_AT_ONCE: Final = 200
 REBUILDS: Final = 2
 
 
-class _Moved(Exception):  # noqa: N818
+class _FileMerged(Exception):  # noqa: N818
     """A file no longer exists, because a merge has moved its events to another file."""
 
     def __init__(self, path: str) -> None:
@@ -154,7 +154,7 @@ class Projection:
             step = self._live_step() if live else self._next_step(at, until)
             try:
                 self._apply_step(at, step)
-            except _Moved as error:
+            except _FileMerged as error:
                 if (
                     live
                     and not self._table.exists(error.path)
@@ -214,7 +214,7 @@ class Projection:
         try:
             rows = self._table.read(file.path)
         except FileNotFoundError as error:
-            raise _Moved(file.path) from error
+            raise _FileMerged(file.path) from error
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise Unavailable(f"{self._table.label}: {file.path} cannot be read now ({error}).") from error
@@ -252,13 +252,13 @@ class Projection:
                 raise LogChanged(f"another process was first: version {version} is not the newest any more")
             return EventStore(connection).check(batches, at=at)
 
-    def add_commit(self, version: int, plan: AppendPlan, *, commit_id: str) -> Backlog:
+    def add_commit(self, version: int, plan: AppendPlan, *, commit_id: str) -> ProjectionBacklog:
         """Add a commit of this process, to be applied later; return the backlog."""
         self._pending.add(version, plan, commit_id)
         return self.backlog
 
     @property
-    def backlog(self) -> Backlog:
+    def backlog(self) -> ProjectionBacklog:
         """Commits of this process that are not applied yet."""
         return self._pending.backlog
 

@@ -1,6 +1,6 @@
 """Queries of an event log, written once for all databases. Each is an index seek, bounded by a limit.
 
-Results have the same content on every backend. Events are in the order of their indexes. `Listed.has_more` is set on
+Results have the same content on every backend. Events are in the order of their indexes. `LimitedList.has_more` is set on
 a list that its limit has cut. Without a limit a list is complete, or the query is refused.
 """
 
@@ -45,7 +45,7 @@ LAST_CHARACTER: Final = "\U0010ffff"
 T = TypeVar("T")
 
 
-class Listed(list[T]):
+class LimitedList(list[T]):
     """A list, and whether its limit has cut it."""
 
     def __init__(self, entries: Iterable[T], *, has_more: bool = False, following: str | None = None) -> None:
@@ -140,16 +140,16 @@ class Summary:
     active_jobs: int
 
 
-def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> Page:
+def page(connection: Connection, *, start: int, limit: int, event_filter: Filter) -> Page:
     """Return events from an index on."""
     if not 1 <= start <= MAX_NUMBER:
         raise InvalidRequest(f"Events are counted from 1 to {MAX_NUMBER}; there is no index {start}.")
     _check_limit(limit)
-    query = _select(connection).where(EVENTS.c.idx >= start, *_conditions(wanted, start)).order_by(EVENTS.c.idx)
+    query = _select(connection).where(EVENTS.c.idx >= start, *_conditions(event_filter, start)).order_by(EVENTS.c.idx)
     events = _events(connection, query.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
-    if wanted == Filter():  # indexes have no gaps
+    if event_filter == Filter():  # indexes have no gaps
         indexes = [indexed.index for indexed in shown]
         expected = range(start, following)
         if indexes != list(expected):
@@ -158,19 +158,19 @@ def page(connection: Connection, *, start: int, limit: int, wanted: Filter) -> P
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
 
-def _conditions(wanted: Filter, start: int) -> list[ColumnElement[bool]]:
+def _conditions(event_filter: Filter, start: int) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.partition_refs or wanted.partition_globs:
+    if event_filter.partition_refs or event_filter.partition_globs:
         ref = EVENT_PARTITIONS.c.partition_ref
-        alternatives = [matches(ref, glob) for glob in wanted.partition_globs]
-        if wanted.partition_refs:
-            alternatives.append(ref.in_(wanted.partition_refs))
+        alternatives = [matches(ref, glob) for glob in event_filter.partition_globs]
+        if event_filter.partition_refs:
+            alternatives.append(ref.in_(event_filter.partition_refs))
         indexes = select(EVENT_PARTITIONS.c.idx).where(or_(*alternatives), EVENT_PARTITIONS.c.idx >= start)
         conditions.append(EVENTS.c.idx.in_(indexes))
     for column, values in (
-        (EVENTS.c.job_label, wanted.job_labels),
-        (EVENTS.c.job_run_id, wanted.job_run_ids),
-        (EVENTS.c.build_request_id, wanted.build_request_ids),
+        (EVENTS.c.job_label, event_filter.job_labels),
+        (EVENTS.c.job_run_id, event_filter.job_run_ids),
+        (EVENTS.c.build_request_id, event_filter.build_request_ids),
     ):
         if values:
             conditions.append(column.in_(values))
@@ -203,24 +203,24 @@ def check_text(text: str) -> str:
     return text
 
 
-def events_of_build(connection: Connection, build_request_id: str, *, limit: int | None) -> Listed[Indexed]:
+def events_of_build(connection: Connection, build_request_id: str, *, limit: int | None) -> LimitedList[Indexed]:
     """Return the events of a build request."""
     return _listed(connection, EVENTS.c.build_request_id == check_text(build_request_id), limit)
 
 
-def events_of_run(connection: Connection, job_run_id: str, *, limit: int | None) -> Listed[Indexed]:
+def events_of_run(connection: Connection, job_run_id: str, *, limit: int | None) -> LimitedList[Indexed]:
     """Return the events of a job run."""
     return _listed(connection, EVENTS.c.job_run_id == check_text(job_run_id), limit)
 
 
-def events_of_partition(connection: Connection, partition_ref: str, *, limit: int | None) -> Listed[Indexed]:
+def events_of_partition(connection: Connection, partition_ref: str, *, limit: int | None) -> LimitedList[Indexed]:
     """Return the events about a partition."""
     indexes = select(EVENT_PARTITIONS.c.idx).where(EVENT_PARTITIONS.c.partition_ref == check_text(partition_ref))
     first = indexes.order_by(EVENT_PARTITIONS.c.idx).limit(_fetch_limit(limit))
     return _listed(connection, EVENTS.c.idx.in_(first), limit)
 
 
-def events_between(connection: Connection, start: int, end: int, *, limit: int | None) -> Listed[Indexed]:
+def events_between(connection: Connection, start: int, end: int, *, limit: int | None) -> LimitedList[Indexed]:
     """Return the events with a timestamp from `start` up to, not including, `end`, in the order of their indexes.
 
     With a limit, return the events with the lowest indexes.
@@ -231,7 +231,7 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int |
     first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetch_limit(limit))
     events = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
     shown = _cut(sorted(events, key=lambda indexed: (indexed.event.timestamp, indexed.index)), limit)
-    return Listed(sorted(shown, key=lambda indexed: indexed.index), has_more=shown.has_more)
+    return LimitedList(sorted(shown, key=lambda indexed: indexed.index), has_more=shown.has_more)
 
 
 def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
@@ -240,7 +240,7 @@ def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
     return events[0] if events else None
 
 
-def _listed(connection: Connection, condition: ColumnElement[bool], limit: int | None) -> Listed[Indexed]:
+def _listed(connection: Connection, condition: ColumnElement[bool], limit: int | None) -> LimitedList[Indexed]:
     query = _select(connection).where(condition).order_by(EVENTS.c.idx).limit(_fetch_limit(limit))
     return _cut(_events(connection, query), limit)
 
@@ -297,7 +297,7 @@ def _fetch_limit(limit: int | None) -> int:
     return (MAX_LIMIT if limit is None else _check_limit(limit)) + 1
 
 
-def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] | None = None) -> Listed[T]:
+def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] | None = None) -> LimitedList[T]:
     """Return the entries up to the limit; `position` returns the `after=` position of an entry.
 
     Without a limit, more entries than a list may have are refused.
@@ -311,7 +311,7 @@ def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] |
         )
     shown = entries[:most]
     following = position(shown[-1]) if has_more and position is not None else None
-    return Listed(shown, has_more=has_more, following=following)
+    return LimitedList(shown, has_more=has_more, following=following)
 
 
 def _newest_first(table: Table, name: ColumnElement[str], *, limit: int | None, after: str | None) -> Select[Any]:
@@ -334,7 +334,7 @@ def _newest_first(table: Table, name: ColumnElement[str], *, limit: int | None, 
 
 def builds(
     connection: Connection, *, limit: int | None, statuses: Iterable[BuildStatus] = (), after: str | None = None
-) -> Listed[Build]:
+) -> LimitedList[Build]:
     """Return build requests, latest change first."""
     query = _newest_first(BUILDS, BUILDS.c.build_request_id, limit=limit, after=after)
     if values := sorted({status.value for status in statuses}):
@@ -382,7 +382,7 @@ def _builds(connection: Connection, query: Select[Any]) -> list[Build]:
 
 def partitions(
     connection: Connection, *, limit: int | None, glob: str | None = None, after: str | None = None
-) -> Listed[Partition]:
+) -> LimitedList[Partition]:
     """Return partitions, latest change first."""
     query = _newest_first(PARTITIONS, PARTITIONS.c.partition_ref, limit=limit, after=after)
     if glob is not None:
@@ -414,7 +414,7 @@ def runs(
     build_request_id: str | None = None,
     label_glob: str | None = None,
     after: str | None = None,
-) -> Listed[JobRun]:
+) -> LimitedList[JobRun]:
     """Return job runs, latest change first."""
     query = _newest_first(RUNS, RUNS.c.job_run_id, limit=limit, after=after)
     if build_request_id is not None:

@@ -22,7 +22,7 @@ NS_PER_SECOND: Final = 1_000_000_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EventLogReport:
     """Builds by outcome, jobs with their failure rates, and the slowest partitions. Times are in seconds."""
 
     builds: list[dict[str, Any]]
@@ -40,7 +40,7 @@ def read_events(spark: "SparkSession", path: str) -> "DataFrame":
     return rows.select(index, *[name for name in rows.columns if name not in (IDX, POS, FIRST_INDEX)])
 
 
-def report(events: "DataFrame", *, limit: int) -> Report:
+def report(events: "DataFrame", *, limit: int) -> EventLogReport:
     """Compute the outcomes of builds, jobs and partitions; at most `limit` jobs and partitions, slowest first.
 
     Raises:
@@ -56,7 +56,7 @@ def report(events: "DataFrame", *, limit: int) -> Report:
     jobs = _spans(events, EventType.JOB, ["job_run_id"], "job_label").groupBy("job_label")
     rates = count.alias("runs"), failed.alias("failed"), (failed / count).alias("failure_rate")
     partitions = _spans(events, EventType.PARTITION, ["build_request_id", "partition_ref"])
-    return Report(
+    return EventLogReport(
         builds=_rows(builds.agg(count.alias("count"), *times).orderBy("status"), MAX_SHOWN),
         jobs=_rows(jobs.agg(*rates, *times).orderBy(F.desc("longest_seconds"), "job_label"), limit),
         partitions=_rows(

@@ -54,7 +54,7 @@ S = TypeVar("S", BuildStatus, PartitionStatus, JobStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class JobRunState:
     """The state of a job run."""
 
     build_request_id: str
@@ -71,7 +71,7 @@ class CurrentStates(Protocol):
     def partition(self, build_request_id: str, partition_ref: str) -> PartitionStatus | None:
         """Return the state of a partition within a build."""
 
-    def run(self, job_run_id: str) -> Run | None:
+    def run(self, job_run_id: str) -> JobRunState | None:
         """Return a job run."""
 
 
@@ -108,14 +108,14 @@ def check(event: Event, states: CurrentStates) -> None:
             pass
 
 
-def _check_running(event: Event, job_run_id: str, run: Run | None) -> None:
+def _check_running(event: Event, job_run_id: str, run: JobRunState | None) -> None:
     if run is None or run.build_request_id != event.build_request_id:
         raise Conflict(f"Job run {job_run_id} is not known in build request {event.build_request_id}.")
     if run.status in ENDED_JOBS:
         raise Conflict(f"Job run {job_run_id} has ended ({run.status.name}) and cannot be cancelled.")
 
 
-def _check_job(event: Event, payload: JobEvent, run: Run | None) -> None:
+def _check_job(event: Event, payload: JobEvent, run: JobRunState | None) -> None:
     if run is not None and (run.build_request_id, run.job_label) != (event.build_request_id, payload.job_label):
         raise Conflict(
             f"Job run {payload.job_run_id} belongs to job {run.job_label} of build request {run.build_request_id}."

@@ -13,7 +13,7 @@ import pyarrow as pa
 from siltstone.errors import InvalidRequest, first_line
 from siltstone.query.gate.admit import admit
 from siltstone.query.gate.row_condition import condition_of, named_columns
-from siltstone.query.hot.duckdb_engine import Engine, budget_bytes
+from siltstone.query.hot.duckdb_engine import DuckDbEngine, budget_bytes
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values
 from siltstone.query.translate import Unsupported
 from siltstone.query.translate.select import Relation, translate
@@ -50,7 +50,7 @@ class RowConditions:
             check_values(numbered)
             admitted = admit(f"SELECT `{ROW}` FROM a.b.c WHERE {condition}")  # noqa: S608  # the gate wrote it
             translated = translate(admitted.tree, tables=lambda _: Relation(sql=_TABLE, schema=numbered.schema))
-            with contextlib.closing(Engine(memory_bytes=budget_bytes(0))) as engine:
+            with contextlib.closing(DuckDbEngine(memory_bytes=budget_bytes(0))) as engine:
                 cursor = engine.cursor()
                 cursor.register(_TABLE, numbered)
                 row_numbers = cursor.sql(translated.sql).to_arrow_table().column(0)

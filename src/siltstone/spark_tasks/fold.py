@@ -30,7 +30,7 @@ from siltstone.spark_tasks.parquet_checksums import batches, open_parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class FoldJob:
     """Common parameters of all tasks of one rewrite."""
 
     target: Target
@@ -58,7 +58,7 @@ def finder(files: Sequence[tuple[str, bytes]], *, verify: bool) -> Callable[[int
     return find
 
 
-def rewriter(tasks: Sequence[Task], job: Job) -> Callable[[int], bytes]:
+def rewriter(tasks: Sequence[Task], job: FoldJob) -> Callable[[int], bytes]:
     """Return the function that does these rewrites, and returns the names of the written files, one per line."""
 
     def write(number: int) -> bytes:
@@ -102,7 +102,7 @@ def _before_the_end(at: Numbers, rows: int) -> int:
     return int(np.searchsorted(at, rows, side="left"))
 
 
-def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
+def rewrite(task: Task, job: FoldJob, *, prefix: str) -> list[str]:
     """Rewrite the task's files and return the names of the written files."""
     changed = unpacked(task.changes)
     output = Output(target=job.target, rows_per_file=task.rows_per_file, prefix=prefix)
@@ -115,7 +115,7 @@ def rewrite(task: Task, job: Job, *, prefix: str) -> list[str]:
     return output.names
 
 
-def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: Job) -> pa.Table:
+def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: FoldJob) -> pa.Table:
     """Merge changes into a piece: replaced and deleted rows are dropped, upserts take their positions."""
     if not changed.num_rows:
         return piece
@@ -130,7 +130,7 @@ def _merged(piece: pa.Table, changed: pa.Table, at: Numbers, here: Flags, job: J
     return rows.take(pa.array(order)) if len(order) else job.target.schema.empty_table()
 
 
-def _pieces(task: Task, job: Job) -> Iterator[pa.Table]:
+def _pieces(task: Task, job: FoldJob) -> Iterator[pa.Table]:
     """Yield the inputs in key order: one file as it is, several files sorted together. Yields at least one piece."""
     if len(task.inputs) == 1:
         with open_parquet(task.inputs[0], verify=job.target.verify) as file:

@@ -42,7 +42,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """One of several equal parts of a Parquet file, by its row groups."""
 
     path: str
@@ -63,7 +63,7 @@ class Reading:
 
 
 def over_files(
-    work: Callable[[Batches], Batches], tasks: Sequence[Sequence[Part]], reading: Reading
+    work: Callable[[Batches], Batches], tasks: Sequence[Sequence[FilePart]], reading: Reading
 ) -> Callable[[Batches], Batches]:
     """Return the function that reads the parts of the tasks with the given numbers, and applies `work` to their rows."""
 
@@ -75,7 +75,7 @@ def over_files(
     return run
 
 
-def _read(part: Part, reading: Reading) -> Batches:
+def _read(part: FilePart, reading: Reading) -> Batches:
     with open_parquet(part.path) as file:
         groups = range(file.num_row_groups * part.number // part.of, file.num_row_groups * (part.number + 1) // part.of)
         stored = file.schema_arrow.names

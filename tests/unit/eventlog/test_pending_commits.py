@@ -2,7 +2,7 @@
 
 from siltstone.eventlog.event_store import AppendPlan
 from siltstone.eventlog.events import Indexed
-from siltstone.eventlog.pending_commits import Backlog, PendingCommits
+from siltstone.eventlog.pending_commits import PendingCommits, ProjectionBacklog
 from tests.support.histories import received
 
 
@@ -22,10 +22,15 @@ def test_commits_in_a_row_are_one_range_until_it_is_projected() -> None:
     pending.add(6, plan_of(2), "b")
     first = pending.oldest(until=6)
     assert first is not None
-    assert (first.start, first.end, first.commit_id, pending.backlog) == (5, 6, "b", Backlog(commits=2, events=2))
+    assert (first.start, first.end, first.commit_id, pending.backlog) == (
+        5,
+        6,
+        "b",
+        ProjectionBacklog(commits=2, events=2),
+    )
     pending.add(7, AppendPlan.empty(), "moves rows only")
     pending.add(8, plan_of(3), "c")
-    assert (first.end, pending.backlog, pending.until) == (6, Backlog(commits=4, events=3), 8)
+    assert (first.end, pending.backlog, pending.until) == (6, ProjectionBacklog(commits=4, events=3), 8)
     assert indexes(pending.over(4, until=8)) == [[1, 2], [3]]
     assert indexes(pending.over(6, until=8)) == [[3]]
     pending.drop(first)
@@ -57,6 +62,10 @@ def test_a_gap_drops_all_older_ranges() -> None:
 
 
 def test_a_backlog_is_reached_by_commits_or_by_events() -> None:
-    bound = Backlog(commits=2, events=10)
-    assert [Backlog(commits=c, events=e).reaches(bound) for c, e in ((1, 9), (2, 2), (1, 10))] == [False, True, True]
-    assert bound.times(4) == Backlog(commits=8, events=40)
+    bound = ProjectionBacklog(commits=2, events=10)
+    assert [ProjectionBacklog(commits=c, events=e).reaches(bound) for c, e in ((1, 9), (2, 2), (1, 10))] == [
+        False,
+        True,
+        True,
+    ]
+    assert bound.times(4) == ProjectionBacklog(commits=8, events=40)

@@ -14,7 +14,7 @@ from siltstone.spark_tasks.io import Target, in_tasks
 
 SCHEMA = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 TARGET = Target(schema=SCHEMA, folder="files", options={}, row_group_rows=10, durable=True)
-FOLD = fold.Job(target=TARGET, defaults={}, key=("id",), op="_op", upsert="U")
+FOLD = fold.FoldJob(target=TARGET, defaults={}, key=("id",), op="_op", upsert="U")
 MERGE = merge_files.MergeJob(root="lake", target=TARGET, defaults={}, order=("at",))
 READING = sort.Reading(schema=SCHEMA, required=("id",), key=("id",), max_key_bytes=10, bad="_bad")
 SPREADING = sort.Spreading(folder="runs", key=("id",), bounds=b"", bad="_bad")
@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find keys": in_tasks(fold.finder([("a.parquet", b"")], verify=True)),
     "fold": in_tasks(fold.rewriter([fold.Task(inputs=("a",), changes=b"", rows_per_file=1)], FOLD)),
     "merge": merge_files.merger([merge_files.MergeTask(inputs=("a",), low=1, high=None, memory_bytes=1)], MERGE),
-    "sample files": sort.over_files(sort.sampler(), [[sort.Part(path="a", number=0, of=1)]], READING),
+    "sample files": sort.over_files(sort.sampler(), [[sort.FilePart(path="a", number=0, of=1)]], READING),
     "spread": sort.spreader(SPREADING),
     "gather": sort.gatherer([sort.Share(low=0, high=1, rows=3)], GATHERING),
     "csv": csv_rows.in_tasks(csv_rows.CsvJob(**TEXT, form=csv_rows.PLAIN)),

@@ -46,9 +46,9 @@ def changes(of: pa.Schema, keys: Sequence[tuple[Any, ...]], ops: Sequence[str], 
     return table.append_column("_op", pa.array(ops, pa.string()))
 
 
-def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.Job:
+def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.FoldJob:
     key = tuple(of.names[:-2])
-    return worker.Job(
+    return worker.FoldJob(
         target=target(of, folder, row_group_rows=row_group_rows), defaults={}, key=key, op="_op", upsert="U"
     )
 

@@ -148,7 +148,7 @@ WANTED = pa.schema(
 
 def read(path: Path, *, parts: int = 1, bad: str | None = BAD, schema: pa.Schema = WANTED) -> pa.Table:
     reading = arrange_worker.Reading(schema=schema, required=("id",), key=("id",), max_key_bytes=10, bad=bad)
-    shares = [[arrange_worker.Part(path=str(path), number=number, of=parts)] for number in range(parts)]
+    shares = [[arrange_worker.FilePart(path=str(path), number=number, of=parts)] for number in range(parts)]
     numbers = iter([pa.RecordBatch.from_pydict({"id": [number]}) for number in range(parts)])
     return pa.Table.from_batches(list(arrange_worker.over_files(lambda rows: rows, shares, reading)(numbers)))
 

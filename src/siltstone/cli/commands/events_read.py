@@ -21,7 +21,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json
 from siltstone.eventlog.import_export import export_lines
 from siltstone.eventlog.log import EventLog
-from siltstone.eventlog.queries import Filter, Listed
+from siltstone.eventlog.queries import Filter, LimitedList
 from siltstone.spark.session import session
 
 FOLLOW_SECONDS: Final = 0.5
@@ -68,7 +68,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
     with open_event_log(log) as opened:
-        page = opened.page(start, limit=limit, wanted=event_filter)
+        page = opened.page(start, limit=limit, event_filter=event_filter)
     data = {"events": [_plain(one) for one in page.events], "next_index": page.next_index, "has_more": page.has_more}
 
     def people() -> None:
@@ -163,19 +163,19 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
         while follow:  # until the command is interrupted
             render.flush()
             time.sleep(FOLLOW_SECONDS)
-            page = opened.page(next_index, limit=1000, wanted=event_filter)
+            page = opened.page(next_index, limit=1000, event_filter=event_filter)
             _write_tail(call, page.events)
             next_index = page.next_index
 
 
 def _show_tail(call: Invocation, log: EventLog, last: int, event_filter: Filter) -> int:
     """Show the last events that match, and return the index after them."""
-    end = log.page(log.next_index(), limit=1, wanted=event_filter).next_index
+    end = log.page(log.next_index(), limit=1, event_filter=event_filter).next_index
     events: list[Indexed] = []
     window, high = max(last, 1), end
     while len(events) < last and high > 1:
         low = max(1, high - window)
-        events = [one for one in log.events(low, wanted=event_filter) if low <= one.index < high] + events
+        events = [one for one in log.events(low, event_filter=event_filter) if low <= one.index < high] + events
         high, window = low, window * 4
     _write_tail(call, events[len(events) - last :] if last else [])
     return end
@@ -214,7 +214,7 @@ def builds(
         raise InvalidRequest(f"There is no status {error}; there are {', '.join(BuildStatus.__members__)}.") from error
     with open_event_log(log) as opened:
         if build is not None:
-            listed = Listed([opened.build(build)])
+            listed = LimitedList([opened.build(build)])
         else:
             listed = opened.builds(limit=limit, statuses=statuses, after=after)
     columns = [BUILD, "status", "asked for", "created", "updated", "message"]
@@ -251,7 +251,7 @@ def partitions(
     call = invocation(context)
     with open_event_log(log) as opened:
         if ref is not None:
-            listed, active = Listed([opened.partition(ref)]), opened.active_builds(ref)
+            listed, active = LimitedList([opened.partition(ref)]), opened.active_builds(ref)
         else:
             listed, active = opened.partitions(limit=limit, glob=glob, after=after), []
     columns = [PARTITION, "status", "good", "updated", BUILD, RUN, "message"]
@@ -280,7 +280,7 @@ def partitions(
     call.answer(data, people)
 
 
-def _show_list(columns: list[str], rows: list[list[Any]], listed: Listed[Any]) -> None:
+def _show_list(columns: list[str], rows: list[list[Any]], listed: LimitedList[Any]) -> None:
     render.write_table(columns, rows)
     if listed.has_more:
         where = shlex.quote(listed.following or "")
@@ -363,13 +363,13 @@ def export(
     event_filter = _filter(build, partition, glob, job, run)
     with open_event_log(log) as opened:
         if file == "-":
-            for line in export_lines(opened, wanted=event_filter):
+            for line in export_lines(opened, event_filter=event_filter):
                 render.write_text(line)
             return
         count = 0
         try:
             with Path(file).open("x", encoding="utf-8", newline="\n") as target:
-                for line in export_lines(opened, wanted=event_filter):
+                for line in export_lines(opened, event_filter=event_filter):
                     target.write(f"{line}\n")
                     count += 1
         except FileExistsError as error:
@@ -402,7 +402,7 @@ def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> Non
     call.answer(data, people)
 
 
-def _answers(what: str, listed: Listed[Any], *, one: bool = False) -> dict[str, Any]:
+def _answers(what: str, listed: LimitedList[Any], *, one: bool = False) -> dict[str, Any]:
     """Return values in their JSON form, statuses by name: a single value, or a list and whether there are more."""
     rows = [
         {name: field.name if isinstance(field, IntEnum) else field for name, field in asdict(value).items()}

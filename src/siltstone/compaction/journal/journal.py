@@ -214,7 +214,7 @@ class Journal:
         runs: dict[str, list[Event]] = {}
         states: dict[str, PartitionStatus] = {}
         of_build = Filter(build_request_ids=(build.build_request_id,))
-        for indexed in log.events(build.first_index, wanted=of_build, at_once=EVENTS_AT_ONCE):
+        for indexed in log.events(build.first_index, event_filter=of_build, at_once=EVENTS_AT_ONCE):
             match indexed.event.payload:
                 case JobEvent(job_run_id=run):
                     runs.setdefault(run, []).append(indexed.event)
@@ -243,7 +243,7 @@ class Journal:
         order = {run.job_run_id: at for at, run in enumerate(runs) if cycle_number(run.build_request_id) is not None}
         events: dict[str, list[Event]] = {run: [] for run in order}
         for ids in _chunks(list(order), MAX_FILTERS):
-            for indexed in log.events(wanted=Filter(job_run_ids=tuple(ids)), at_once=EVENTS_AT_ONCE):
+            for indexed in log.events(event_filter=Filter(job_run_ids=tuple(ids)), at_once=EVENTS_AT_ONCE):
                 events[indexed.event.job_run_id or ""].append(indexed.event)
         records, _ = _read(events)
         return sorted(records, key=lambda record: order[record.job])

@@ -88,7 +88,7 @@ class ArrowMerge:
         """Rewrite the touched files. Return the valid names: a task that Spark runs twice may leave other files."""
         target = self.store.base.path / folder
         target.mkdir(parents=True)
-        job = fold_task.Job(
+        job = fold_task.FoldJob(
             target=self.store.task_target(self.store.schema, target),
             defaults={field.name: default_of(field) for field in self.store.schema},
             key=self.store.spec.key,

@@ -27,8 +27,8 @@ from siltstone.dataset.load.sorted_write import ParquetFile
 from siltstone.dataset.load.source_files import (
     TEXT_READ_ERRORS,
     Format,
-    Partition,
-    Source,
+    HivePartition,
+    SourceFiles,
     open_text,
     partition_of,
     partition_value,
@@ -97,7 +97,7 @@ class _CheckedFile:
     """Columns and row count of one checked file, as far as the file states them."""
 
     columns: pa.Schema
-    partition: Partition
+    partition: HivePartition
     rows: int = 0
     is_plain: bool = False
 
@@ -106,7 +106,7 @@ class BadContent(Exception):  # noqa: N818
     """A file cannot be loaded; the text is the reason."""
 
 
-def check_files(source: Source, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
+def check_files(source: SourceFiles, schema: pa.Schema, *, dataset: str, form: CsvForm = PLAIN) -> ValidatedFiles:
     """Check every file. A bad file does not stop the checks of the others."""
     check: dict[Format, Callable[[Path, pa.Schema, str], _CheckedFile]] = {
         Format.PARQUET: _check_parquet,
@@ -228,7 +228,7 @@ def _check_json(file: Path, schema: pa.Schema, dataset: str, *, max_bytes: int |
     return _CheckedFile(pa.schema(rest), partition)
 
 
-def _apart(names: Sequence[str], partition: Partition) -> list[str]:
+def _apart(names: Sequence[str], partition: HivePartition) -> list[str]:
     """Return the columns of a file and of its folders, which must not share a column."""
     twice = [name for name in partition.names if name in names]
     if twice:
@@ -241,7 +241,7 @@ def _refuse(reason: str | None) -> None:
         raise BadContent(reason)
 
 
-def _check_partition(partition: Partition, schema: pa.Schema, dataset: str) -> None:
+def _check_partition(partition: HivePartition, schema: pa.Schema, dataset: str) -> None:
     """Reject a folder value that is not a valid value of its column."""
     for name, text in partition.values:
         field = schema.field(name)  # the names are known by now

@@ -23,7 +23,7 @@ from siltstone.dataset.load.loaded_files import MAX_REMEMBERED_FILES, apps_of, h
 from siltstone.dataset.load.loader import LoadedMeanwhile, Loader
 from siltstone.dataset.load.quarantine import Quarantine
 from siltstone.dataset.load.sorted_write import Size
-from siltstone.dataset.load.source_files import Format, IngestRequest, Source, find_source, is_compressed
+from siltstone.dataset.load.source_files import Format, IngestRequest, SourceFiles, find_source, is_compressed
 from siltstone.dataset.load.staged_load import LoadRequest
 from siltstone.dataset.read.spark_frames import persisted_on_disk
 from siltstone.dataset.schema_compat import check_frame
@@ -73,7 +73,7 @@ class FileIngest:
         """Choose the quarantine folder, if the caller requests one."""
         return Quarantine.below(folder, self._store, sources) if folder is not None else None
 
-    def _ingest_new(self, source: Source, request: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
+    def _ingest_new(self, source: SourceFiles, request: IngestRequest, quarantine: Quarantine | None) -> LoadReport:
         started = self._store.clock.monotonic_seconds()
         remember = not request.reload and len(source.files) <= MAX_REMEMBERED_FILES
         marks = {file: file_mark(file) for file in source.files}

@@ -29,7 +29,7 @@ from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks
 from siltstone.spark_tasks import sort as sort_task
 from siltstone.spark_tasks.io import Target, packed, unpacked
-from siltstone.spark_tasks.sort import Gathering, Part, Reading, Share, Spreading
+from siltstone.spark_tasks.sort import FilePart, Gathering, Reading, Share, Spreading
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -169,13 +169,13 @@ class FileRows:
         numbers = self.spark.range(0, len(tasks), 1, numPartitions=len(tasks))
         return answers(numbers, sort_task.over_files(work, tasks, reading), output)
 
-    def _tasks(self) -> Iterator[list[Part]]:
+    def _tasks(self) -> Iterator[list[FilePart]]:
         """Yield the input of each task: parts of large files, several small ones together."""
-        small: list[Part] = []
+        small: list[FilePart] = []
         rows = size = 0
         for file in self.files:
             count = max(1, math.ceil(file.rows / ROWS_PER_PART), math.ceil(file.size_bytes / BYTES_PER_PART))
-            parts = [Part(path=str(file.path), number=number, of=count) for number in range(count)]
+            parts = [FilePart(path=str(file.path), number=number, of=count) for number in range(count)]
             if count > 1:
                 yield from ([part] for part in parts)
                 continue

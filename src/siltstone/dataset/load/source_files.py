@@ -69,21 +69,21 @@ class IngestRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceFiles:
     """A set of files of one format, and their size in bytes."""
 
     format: Format
     files: tuple[Path, ...]
     size_bytes: int
 
-    def without(self, files: Sequence[Path]) -> "Source":
+    def without(self, files: Sequence[Path]) -> "SourceFiles":
         """Return the source without some of its files."""
         out = frozenset(files)
         return _source(self.format, [file for file in self.files if file not in out])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class HivePartition:
     """Partition values in the folders above a file, ``region=eu/day=2026-11-16``, and the folder above these."""
 
     root: Path
@@ -95,7 +95,7 @@ class Partition:
         return tuple(name for name, _ in self.values)
 
 
-def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | None = None) -> Source:
+def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | None = None) -> SourceFiles:
     """Resolve files, folders and globs to a list of files of one readable format; NotFound if one matches nothing."""
     patterns = [paths] if isinstance(paths, str | Path) else list(paths)
     files = sorted({file for path in patterns for file in _expand(str(path))})
@@ -106,8 +106,8 @@ def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | 
     return _source(_format(files, format_name), files)
 
 
-def _source(file_format: Format, files: Sequence[Path]) -> Source:
-    return Source(format=file_format, files=tuple(files), size_bytes=sum(file.stat().st_size for file in files))
+def _source(file_format: Format, files: Sequence[Path]) -> SourceFiles:
+    return SourceFiles(format=file_format, files=tuple(files), size_bytes=sum(file.stat().st_size for file in files))
 
 
 def _expand(text: str) -> list[Path]:
@@ -173,18 +173,18 @@ def open_text(file: Path) -> IO[bytes]:
     return opener(file, "rb") if opener is not None else file.open("rb")
 
 
-def partition_of(file: Path) -> Partition:
+def partition_of(file: Path) -> HivePartition:
     """Return the partition values of the folders directly above a file, still escaped.
 
     >>> partition_of(Path("/in/region=eu/day=1/a.csv"))
-    Partition(root=PosixPath('/in'), values=(('region', 'eu'), ('day', '1')))
+    HivePartition(root=PosixPath('/in'), values=(('region', 'eu'), ('day', '1')))
     """
     values: list[tuple[str, str]] = []
     folder = file.parent
     while segment := _SEGMENT.fullmatch(folder.name):
         values.append((unquote(segment[1]), segment[2]))
         folder = folder.parent
-    return Partition(root=folder, values=tuple(reversed(values)))
+    return HivePartition(root=folder, values=tuple(reversed(values)))
 
 
 def partition_value(text: str) -> str | None:

@@ -45,7 +45,7 @@ def budget_bytes(setting_mb: int) -> int:
     return (setting_mb or min(LARGEST_BUDGET_MB, machine_memory_mb() // SHARE_OF_MEMORY)) * BYTES_PER_MB
 
 
-class Engine:
+class DuckDbEngine:
     """The database. Thread-safe: each thread uses cursors of its own."""
 
     def __init__(self, *, memory_bytes: int) -> None:

@@ -26,7 +26,7 @@ from siltstone.query.hot.change_set import (
     not_deleted_sql,
     registered,
 )
-from siltstone.query.hot.duckdb_engine import TABLE, Engine
+from siltstone.query.hot.duckdb_engine import TABLE, DuckDbEngine
 from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, columns_sql
 from siltstone.spark_tasks.parquet_checksums import batches
 
@@ -98,7 +98,7 @@ def _column_bytes(store: Store, path: Path, names: set[str]) -> tuple[int, int]:
     return sum(c.total_compressed_size for c in columns), sum(c.total_uncompressed_size for c in columns)
 
 
-def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits) -> int:
+def fill(engine: DuckDbEngine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits) -> int:
     """Create and fill the table of a dataset in its database, and return its number of rows.
 
     Raises:
@@ -127,7 +127,9 @@ def fill(engine: Engine, database: str, store: Store, snapshot: Snapshot, limits
 class _RunningFill:
     """One running fill."""
 
-    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits) -> None:
+    def __init__(
+        self, engine: DuckDbEngine, database: str, store: Store, snapshot: Snapshot, limits: FillLimits
+    ) -> None:
         self.cursor: DuckDBPyConnection = engine.cursor()
         self.table = f"{database}.{TABLE}"
         self.rows = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from siltstone.query.hot.duckdb_engine import Engine
+from siltstone.query.hot.duckdb_engine import DuckDbEngine
 from siltstone.query.hot.resident import Resident
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Reader:
 class Readers:
     """Open transactions. Thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DuckDbEngine) -> None:
         self._engine = engine
         self._idle: dict[Moment, list[Reader]] = {}
         self._mutex = threading.Lock()

@@ -25,7 +25,7 @@ from siltstone.errors import NotFound, Unavailable
 from siltstone.model.columns import APP_PRUNE, APP_SEQ
 from siltstone.model.schema import own_columns, to_struct_json
 from siltstone.query.hot.change_set import apply, change_sets_above
-from siltstone.query.hot.duckdb_engine import TABLE, Engine
+from siltstone.query.hot.duckdb_engine import TABLE, DuckDbEngine
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -77,7 +77,7 @@ class Refreshed:
 class Resident:
     """The rows of one dataset. A refresh needs the lock of the slot. Readers use transactions."""
 
-    def __init__(self, engine: Engine, database: str, store: Store, snapshot: Snapshot, *, rows: int) -> None:
+    def __init__(self, engine: DuckDbEngine, database: str, store: Store, snapshot: Snapshot, *, rows: int) -> None:
         """Adopt a table that was filled from a snapshot and is not published yet."""
         self.engine = engine
         self.database = database

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.query.hot.admission import Held
-from siltstone.query.hot.duckdb_engine import Engine, release_memory
+from siltstone.query.hot.duckdb_engine import DuckDbEngine, release_memory
 from siltstone.query.hot.read_transactions import Readers
 from siltstone.query.hot.resident import NotResident, Resident
 from siltstone.query.hot.stats import CacheStats, Entry
@@ -96,7 +96,7 @@ class Residents:
 
     def __init__(self, *, budget_bytes: int, query_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self.engine = Engine(memory_bytes=budget_bytes + query_bytes)
+        self.engine = DuckDbEngine(memory_bytes=budget_bytes + query_bytes)
         self.readers = Readers(self.engine)
         self.filling = threading.RLock()
         self.closing = threading.Event()
