@@ -65,6 +65,10 @@ def test_an_id_in_capitals_is_the_same_id(log: EventLog) -> None:
 def test_queries_beyond_the_limits_are_refused_on_every_backend(log: EventLog) -> None:
     for ask in (
         lambda: log.page(2**63),
+        lambda: log.page("1"),  # type: ignore[arg-type]
+        lambda: log.builds(limit="5"),  # type: ignore[arg-type]
+        lambda: log.events_of_run("r", limit=True),
+        lambda: log.events_between(0.5, 1),  # type: ignore[arg-type]
         lambda: log.events_between(-(2**70), 1),
         lambda: log.page(1, event_filter=Filter(build_request_ids=("x",) * 1001)),
         lambda: log.page(1, event_filter=Filter(partition_globs=("x*",) * 101)),
@@ -78,7 +82,7 @@ def test_queries_beyond_the_limits_are_refused_on_every_backend(log: EventLog) -
         with pytest.raises(InvalidRequest):
             ask()
     with pytest.raises(NotFound):
-        log.build("nobody")
+        log.build("unknown")
 
 
 # ---- the projection ----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDE
 CHECKS_AT_ONCE: Final = 500
 """Most checksums that one statement looks up."""
 MAX_LIMIT: Final = 100_000
+LIMIT: Final = "The limit of a list"
 MAX_FILTERS: Final = 1_000
 """Most values in one filter."""
 MAX_GLOBS: Final = 100
@@ -142,9 +143,8 @@ class Summary:
 
 def page(connection: Connection, *, start: int, limit: int, event_filter: Filter) -> Page:
     """Return events from an index on."""
-    if not 1 <= start <= MAX_NUMBER:
-        raise InvalidRequest(f"Events are counted from 1 to {MAX_NUMBER}; there is no index {start}.")
-    _check_limit(limit)
+    _check_number(start, "The index of an event", 1, MAX_NUMBER)
+    _check_number(limit, LIMIT, 1, MAX_LIMIT)
     query = _select(connection).where(EVENTS.c.idx >= start, *_conditions(event_filter, start)).order_by(EVENTS.c.idx)
     events = _events(connection, query.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
@@ -225,8 +225,8 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int |
 
     With a limit, return the events with the lowest indexes.
     """
-    if not (-MAX_NUMBER <= start <= MAX_NUMBER and -MAX_NUMBER <= end <= MAX_NUMBER):
-        raise InvalidRequest(f"A time is a number of nanoseconds, at most {MAX_NUMBER}.")
+    for time in (start, end):
+        _check_number(time, "A time in nanoseconds", -MAX_NUMBER, MAX_NUMBER)
     within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
     first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetch_limit(limit))
     events = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
@@ -286,15 +286,18 @@ def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]
     return checksums
 
 
-def _check_limit(limit: int) -> int:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidRequest(f"The limit of a list is a number from 1 to {MAX_LIMIT:,}, not {limit:,}.")
-    return limit
+def _check_number(value: object, what: str, lowest: int, highest: int) -> None:
+    """Refuse any other type, too: inside the query it would look like a damaged log."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise InvalidRequest(f"{what} is a whole number from {lowest:,} to {highest:,}, not {value!r}.")
 
 
 def _fetch_limit(limit: int | None) -> int:
     """Return the number of entries to fetch: one more than the limit, which shows whether there are more."""
-    return (MAX_LIMIT if limit is None else _check_limit(limit)) + 1
+    if limit is None:
+        return MAX_LIMIT + 1
+    _check_number(limit, LIMIT, 1, MAX_LIMIT)
+    return limit + 1
 
 
 def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] | None = None) -> LimitedList[T]:
