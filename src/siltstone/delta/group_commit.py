@@ -10,6 +10,9 @@ Callers that do not wait (`submit_soon`) receive a future. If such a batch would
 
 A batch that fails its own check (a repeat of an idempotent producer) gets its own answer, and the other batches are committed.
 If the commit itself fails, every caller of that round receives the error: nothing of the round was written.
+
+Ctrl-C is deferred in every step but the wait for the wake-up. Events and conditions of `threading` are Python code: an
+interrupt inside one leaves its lock held for ever.
 """
 
 import threading
@@ -24,7 +27,7 @@ from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
 from siltstone.host import fork_safety
-from siltstone.host.deferred_interrupts import Uninterrupted
+from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
 
 GATHER_FACTOR: Final = 2.0
 """Longest wait for more batches before a group commit, as a multiple of the last commit's duration."""
@@ -32,6 +35,8 @@ IDLE_SECONDS: Final = 0.005
 """Seconds without a new batch after which a round starts. In this time the interpreter runs every thread once."""
 ALL_AWAKE_SECONDS: Final = 0.0005
 """The same bound once all callers of the last round are awake. A caller that writes again at once has done so by then."""
+INTERRUPT_CHECK_SECONDS: Final = 0.1
+"""Seconds after which a caller that waits for room in the queue looks for an interrupt."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -60,7 +65,8 @@ class _Ticket(Generic[B, R]):
     def wait(self) -> None:
         """Wait for the wake-up, then wake the next caller."""
         self.wake_lock.acquire()
-        self.wake_next()
+        with Uninterrupted():
+            self.wake_next()
 
     def wake_next(self) -> None:
         """Wake the next caller of the round. An interrupt may cause a second wake-up, never a missing one."""
@@ -156,11 +162,13 @@ class WriterQueue(Generic[B, R]):
         fork_safety.check()
         ticket: _Ticket[B, R] = _Ticket(batch)
         try:
-            if not self._enter(ticket):
+            with Uninterrupted():
+                must_lead = self._enter(ticket)
+            if not must_lead:
                 ticket.wait()
             if not ticket.is_done:
-                self._gather()
                 with Uninterrupted():
+                    self._gather()
                     self._lead(ticket)
         except BaseException:
             with Uninterrupted():
@@ -181,8 +189,9 @@ class WriterQueue(Generic[B, R]):
         """
         fork_safety.check()
         ticket: _FutureTicket[B, R] = _FutureTicket(batch, lead=self._start_leader)
-        if self._enter(ticket):
-            self._start_leader()
+        with Uninterrupted():
+            if self._enter(ticket):
+                self._start_leader()
         return ticket.future
 
     def _enter(self, ticket: _Ticket[B, R]) -> bool:
@@ -191,14 +200,22 @@ class WriterQueue(Generic[B, R]):
             if (
                 not self._has_room()
                 and threading.get_ident() != self._leader_thread  # the leader itself makes room
-                and not self._room.wait_for(self._has_room, self._wait_seconds)
+                and not self._wait_for_room()
             ):
                 raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
             self._waiting.append(ticket)
-            ticket.leads, self._is_led = not self._is_led, True  # one statement: an interrupt comes before or after it
+            ticket.leads, self._is_led = not self._is_led, True
             if len(self._waiting) >= self._expected:
                 self._gather_event.set()
             return ticket.leads
+
+    def _wait_for_room(self) -> bool:
+        """Wait until a batch may enter; False after the time limit. An interrupt ends the wait."""
+        deadline = time.monotonic() + self._wait_seconds
+        while not self._has_room() and (remaining := deadline - time.monotonic()) > 0:
+            raise_noted()
+            self._room.wait(min(remaining, INTERRUPT_CHECK_SECONDS))
+        return self._has_room()
 
     def _has_room(self) -> bool:
         return len(self._waiting) + self._under_way < self._bound

@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -144,3 +146,45 @@ def test_a_returning_writer_does_not_wait_for_those_that_stay_away(monkeypatch: 
         ten_in_two_rounds(gate, queue, pool)
         assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
     assert gate.groups[-1] == [10]
+
+
+class InterruptedEvent(threading.Event):
+    """An event whose lock is held when Ctrl-C comes, as in the first instructions of `threading.Event.set`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def set(self) -> None:
+        self.lock.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+        super().set()
+        self.lock.release()
+
+
+def test_an_interrupt_while_a_batch_enters_leaves_no_lock_held(monkeypatch: pytest.MonkeyPatch):
+    gate, event = Gate(), InterruptedEvent()
+    gate.open.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Event", lambda: event)
+        queue = WriterQueue(gate.commit, bound=50, wait_seconds=1)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            queue.submit(1)
+        assert not event.lock.locked()
+    assert waiting_in(queue) == []
+
+
+def test_an_interrupt_ends_the_wait_for_room():
+    gate = Gate()
+    queue = WriterQueue(gate.commit, bound=1, wait_seconds=60)
+    with ThreadPoolExecutor(1) as pool:
+        submitted = pool.submit(queue.submit, 1)
+        assert gate.entered.wait(10)
+        interrupt = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            queue.submit(2)
+        gate.open.set()
+        assert submitted.result(10) == "ack 1"
+    assert gate.groups == [[1]]
