@@ -1,5 +1,7 @@
 """When a log on Delta projects its own commits: between appends if possible, and never too late."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +72,29 @@ def test_closing_a_log_does_not_wait_for_a_pause_in_appends(
         append(log, PROJECTED_AT_COMMITS + 1, "a")
     with EventLog.open(uri) as log:
         assert log.next_index() == PROJECTED_AT_COMMITS + 2
+
+
+class Interrupted(threading.Event):
+    """An event that is interrupted while its lock is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def set(self) -> None:
+        self.lock.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+        super().set()
+        self.lock.release()
+
+
+def test_an_interrupt_of_a_close_leaves_no_lock_to_the_background_thread(log: EventLog):
+    event = Interrupted()
+    wait_with(delta_backend_of(log), event)
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    wait_with(delta_backend_of(log), threading.Event())
+    assert not event.lock.locked()
 
 
 class Busy(threading.Event):

@@ -40,6 +40,7 @@ from siltstone.eventlog.local_table import open_local
 from siltstone.eventlog.pending_commits import ProjectionBacklog
 from siltstone.eventlog.projection import Projection
 from siltstone.failpoints import reach
+from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.host.user_cache import private_cache
 from siltstone.model.commit import Commit, CommitKind, Committed
 from siltstone.model.files import DataFile
@@ -123,7 +124,8 @@ class DeltaBackend:
 
     def close(self) -> None:
         """Wait for pending appends and background work."""
-        self._is_closing.set()
+        with Uninterrupted():  # the background thread would wait for ever for the lock of an interrupted event
+            self._is_closing.set()
         self._queue.close()
         self._background.close()
         self._table.close()

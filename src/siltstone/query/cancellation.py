@@ -242,7 +242,8 @@ class ActiveQueries:
 
     def __init__(self) -> None:
         self._queries: dict[str, ActiveQuery] = {}
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()  # Ctrl-C in the `with` of a condition would leave it acquired
+        self._changed = threading.Condition(self._mutex)
         self._monitor = DeadlineMonitor(self._all)
 
     @contextmanager
@@ -252,7 +253,7 @@ class ActiveQueries:
         Raises:
             Conflict: a query with that id is running.
         """
-        with self._changed:
+        with self._mutex:
             if query.query_id in self._queries:
                 raise Conflict(f"A query with the id {query.query_id!r} is running already. Choose another id.")
             self._queries[query.query_id] = query
@@ -260,7 +261,7 @@ class ActiveQueries:
             self._monitor.ensure_running()
             yield
         finally:
-            with self._changed:
+            with self._mutex:
                 del self._queries[query.query_id]
                 self._changed.notify_all()
 
@@ -270,7 +271,7 @@ class ActiveQueries:
         Raises:
             NotFound: no query with that id is running in this process.
         """
-        with self._changed:
+        with self._mutex:
             query = self._queries.get(query_id)
         if query is None:
             raise NotFound(f"No query with the id {query_id!r} is running in this process.")
@@ -281,7 +282,7 @@ class ActiveQueries:
         queries = self._all()
         for query in queries:
             query.cancel()
-        with self._changed:
+        with self._mutex:
             self._changed.wait_for(
                 lambda: not any(query in queries and query.blocks_close for query in self._queries.values()),
                 CLOSING_SECONDS,
@@ -292,7 +293,7 @@ class ActiveQueries:
         return [query.query_id for query in self._all()]
 
     def _all(self) -> list[ActiveQuery]:
-        with self._changed:
+        with self._mutex:
             return list(self._queries.values())
 
 

@@ -71,7 +71,7 @@ from siltstone.spark.connect_server import (
 )
 from siltstone.spark.jars import DELTA_VERSION, spark_version
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Part of a folder's name. A version that writes other files uses other folders."""
 STATE_FILE: Final = "server.json"
 CLIENTS_LOCK: Final = "clients.lock"

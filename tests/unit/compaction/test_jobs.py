@@ -602,6 +602,26 @@ def test_an_interrupt_of_a_cycle_ends_its_jobs() -> None:
     assert not runner.running
 
 
+def test_a_second_interrupt_of_a_cycle_ends_its_jobs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(event: CompactionEvent) -> None:
+        if isinstance(event, JobEnded):
+            raise KeyboardInterrupt
+
+    set_event, this_thread = threading.Event.set, threading.get_ident()
+
+    def interrupted(event: threading.Event) -> None:
+        if threading.get_ident() == this_thread:
+            raise KeyboardInterrupt
+        set_event(event)
+
+    runner = Wide(2)
+    plan = Plan(cycle=3, budget_bytes=0, jobs=(work(2), work(2, dataset="slow.a.b")), left_out=())
+    monkeypatch.setattr(threading.Event, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cycle(plan, runner, subscribers=[interrupt])
+    assert len(runner.stopped) == 1
+
+
 # ---- jobs that need no Spark ---------------------------------------------------------------------------------------
 
 

@@ -259,3 +259,18 @@ def test_an_abandoned_query_blocks_a_close_only_while_its_engine_reads_the_memor
     with query.interruptible(unused, in_process=True):
         blocks.append(query.blocks_close)
     assert blocks == [True, False, False, True]
+
+
+def test_an_interrupt_of_a_list_of_queries_locks_no_later_query_out(monkeypatch: pytest.MonkeyPatch):
+    def interrupted(condition: threading.Condition) -> None:  # Ctrl-C between the lock and the block of a `with`
+        condition.acquire()
+        raise KeyboardInterrupt
+
+    queries, found = ActiveQueries(), []
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(threading.Condition, "__enter__", interrupted)
+        queries.ids()
+    later = threading.Thread(target=lambda: found.append(queries.ids()), daemon=True)
+    later.start()
+    later.join(5)
+    assert found == [[]]

@@ -28,7 +28,9 @@ from siltstone.spark.server_daemon import ServerDaemon
 from siltstone.spark.shared_server import (
     CLIENTS_LOCK,
     DAEMON_LOCK,
+    FORMAT,
     LOG_FILE,
+    START_LOCK,
     STATE_FILE,
     RunningServer,
     ServerRole,
@@ -151,6 +153,12 @@ def test_another_java_or_configuration_has_another_folder():
     places = {server_folder(Settings(), given | more) for more in ({}, {"JAVA_HOME": "/j"}, {"HADOOP_CONF_DIR": "/h"})}
     assert len(places) == 3
     assert all(place.parent == Path("/x/siltstone/connect") for place in places)
+
+
+def test_a_version_with_other_files_has_another_folder():
+    files = [CLIENTS_LOCK, DAEMON_LOCK, START_LOCK, STATE_FILE]
+    known = {2: ["clients.lock", "daemon.lock", "start.lock", "server.json"]}  # in format 1 the daemon held keeper.lock
+    assert files == known[FORMAT]  # else two daemons would serve one folder, and each replace the state of the other
 
 
 def test_a_server_folder_is_for_its_owner_only(tmp_path: Path):

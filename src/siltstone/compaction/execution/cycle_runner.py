@@ -4,7 +4,6 @@ A runner with several slots gets each job in a separate thread. Jobs of one data
 not exclude each other. The thread that runs the cycle passes on all events.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
@@ -80,10 +79,10 @@ class _Cycle:
         """Run `width` jobs at once. An interrupt of this thread cancels them."""
         waiting, running = list(jobs), dict[Future[JobResult], Job]()
         done: dict[str, JobResult] = {}
-        interrupted = threading.Event()
+        is_interrupted = False
 
         def stopping() -> bool:
-            return interrupted.is_set() or self._stopping()
+            return is_interrupted or self._stopping()
 
         with ThreadPoolExecutor(width, thread_name_prefix="siltstone-job") as pool:
             try:
@@ -103,5 +102,5 @@ class _Cycle:
                         done[job.id] = future.result()
                         self.publish(JobEnded(job=job, result=done[job.id]))
             finally:
-                interrupted.set()  # the guards of the running jobs end them
+                is_interrupted = True  # the guards of the running jobs end them; Ctrl-C may come again in `Event.set`
         return done

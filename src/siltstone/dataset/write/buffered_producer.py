@@ -62,7 +62,8 @@ class Producer:
         self._append = append
         self._limits = limits
         self._clock = clock
-        self._changed = threading.Condition()  # guards all fields that follow
+        self._mutex = threading.Lock()  # guards all that follows; Ctrl-C would leave a condition acquired
+        self._changed = threading.Condition(self._mutex)
         self._waiting: list[_Parcel] = []
         self._rows = 0
         self._bytes = 0
@@ -88,7 +89,7 @@ class Producer:
         parcel = _Parcel(parcel_rows, Future())
         parcel.future.set_running_or_notify_cancel()  # an inserted parcel is written: no caller can cancel it
         size = sum(_weight(row) for row in parcel_rows)
-        with self._changed:
+        with self._mutex:
             if self._closed:
                 raise InvalidRequest("This producer is closed. Make another one.")
             if not self._waiting:
@@ -109,7 +110,7 @@ class Producer:
             SiltstoneError: this batch or an earlier one was not written.
         """
         self._write()
-        with self._changed:
+        with self._mutex:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -120,7 +121,7 @@ class Producer:
         Raises:
             SiltstoneError: this batch or an earlier one was not written.
         """
-        with self._changed:
+        with self._mutex:
             self._closed = True
             self._changed.notify_all()
         self._watcher.join()
@@ -135,7 +136,7 @@ class Producer:
     def _watch(self) -> None:
         """Flush parcels that have waited too long, until the producer is closed."""
         while True:
-            with self._changed:
+            with self._mutex:
                 if self._closed:
                     return
                 remaining = None
@@ -154,7 +155,7 @@ class Producer:
         ack: AppendAck | None = None
         failure: BaseException | None = None
         with self._flushing:
-            with self._changed:
+            with self._mutex:
                 taken, self._waiting = self._waiting, []
                 self._rows = self._bytes = 0
             if not taken:
@@ -163,7 +164,7 @@ class Producer:
                 ack = self._append([row for parcel in taken for row in parcel.rows])
             except BaseException as error:  # noqa: BLE001  # raised below, or by the next flush
                 failure = error
-                with self._changed:
+                with self._mutex:
                     self._failure = self._failure or error
         if ack is not None:
             _acknowledge(taken, ack)
