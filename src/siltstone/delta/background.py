@@ -16,6 +16,7 @@ from siltstone.config import Settings
 from siltstone.delta.checkpoints import try_tidy_log
 from siltstone.delta.log_reader import list_log
 from siltstone.delta.table import Table
+from siltstone.host.deferred_interrupts import Uninterrupted
 
 PAUSE_SECONDS: Final = 1.0
 """Shortest time between two tidyings of one log, in seconds. Ignored after `HURRIED` checkpoint intervals of commits."""
@@ -37,7 +38,7 @@ class Background:
 
         The task returns the text of its error, or None.
         """
-        with self._mutex:
+        with Uninterrupted(), self._mutex:  # pools and futures are Python code, too (see `group_commit`)
             running = self._running.get((kind, path))
             if running is not None and not running.done():
                 return False

@@ -27,7 +27,7 @@ from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Unavailable
 from siltstone.host import fork_safety
-from siltstone.host.deferred_interrupts import Uninterrupted, raise_noted
+from siltstone.host.deferred_interrupts import INTERRUPT_CHECK_SECONDS, Uninterrupted, raise_noted
 
 GATHER_FACTOR: Final = 2.0
 """Longest wait for more batches before a group commit, as a multiple of the last commit's duration."""
@@ -35,8 +35,6 @@ IDLE_SECONDS: Final = 0.005
 """Seconds without a new batch after which a round starts. In this time the interpreter runs every thread once."""
 ALL_AWAKE_SECONDS: Final = 0.0005
 """The same bound once all callers of the last round are awake. A caller that writes again at once has done so by then."""
-INTERRUPT_CHECK_SECONDS: Final = 0.1
-"""Seconds after which a caller that waits for room in the queue looks for an interrupt."""
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -237,8 +235,10 @@ class WriterQueue(Generic[B, R]):
 
     def close(self) -> None:
         """Wait for the commits under way. The caller must not submit any more batches."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._is_led)
+        with Uninterrupted(), self._mutex:
+            while self._is_led:
+                raise_noted()
+                self._idle.wait(INTERRUPT_CHECK_SECONDS)
         with self._pool_mutex:
             pool, self._pool = self._pool, None
         if pool is not None:

@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 
 PATIENT_INTERRUPTS: Final = 3
 """Number of interrupts in one block from which they are raised at once, because the block hangs and the user insists."""
+INTERRUPT_CHECK_SECONDS: Final = 0.1
+"""Seconds after which a wait inside a block calls `raise_noted`."""
 
 
 class Uninterrupted:

@@ -14,6 +14,7 @@ A bad row is rejected by itself. If a batch fails as a whole, the futures of all
 the next `flush` or `close` raises it. So a caller that never reads a future does not mistake lost rows for written
 ones. A caller that knows that the rows were not written may insert them again.
 A crash loses waiting parcels, which were not acknowledged. `close` writes them; a closed producer has lost nothing.
+Ctrl-C is deferred while a lock is held, and until the futures of a batch are completed (see `delta.group_commit`).
 """
 
 import threading
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from siltstone.clock import Clock
 from siltstone.errors import InvalidRequest
+from siltstone.host.deferred_interrupts import INTERRUPT_CHECK_SECONDS, Uninterrupted, raise_noted
 from siltstone.model.reports import AppendAck
 
 VALUE_BYTES: Final = 8
@@ -62,8 +64,7 @@ class Producer:
         self._append = append
         self._limits = limits
         self._clock = clock
-        self._mutex = threading.Lock()  # guards all that follows; Ctrl-C would leave a condition acquired
-        self._changed = threading.Condition(self._mutex)
+        self._changed = threading.Condition()  # guards all fields that follow
         self._waiting: list[_Parcel] = []
         self._rows = 0
         self._bytes = 0
@@ -89,7 +90,7 @@ class Producer:
         parcel = _Parcel(parcel_rows, Future())
         parcel.future.set_running_or_notify_cancel()  # an inserted parcel is written: no caller can cancel it
         size = sum(_weight(row) for row in parcel_rows)
-        with self._mutex:
+        with Uninterrupted(), self._changed:
             if self._closed:
                 raise InvalidRequest("This producer is closed. Make another one.")
             if not self._waiting:
@@ -110,7 +111,7 @@ class Producer:
             SiltstoneError: this batch or an earlier one was not written.
         """
         self._write()
-        with self._mutex:
+        with Uninterrupted(), self._changed:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -121,7 +122,7 @@ class Producer:
         Raises:
             SiltstoneError: this batch or an earlier one was not written.
         """
-        with self._mutex:
+        with Uninterrupted(), self._changed:
             self._closed = True
             self._changed.notify_all()
         self._watcher.join()
@@ -136,7 +137,7 @@ class Producer:
     def _watch(self) -> None:
         """Flush parcels that have waited too long, until the producer is closed."""
         while True:
-            with self._mutex:
+            with self._changed:
                 if self._closed:
                     return
                 remaining = None
@@ -152,27 +153,31 @@ class Producer:
 
         Futures are completed without a lock, because a listener may insert again.
         """
+        taken: list[_Parcel] = []
         ack: AppendAck | None = None
         failure: BaseException | None = None
-        with self._flushing:
-            with self._mutex:
-                taken, self._waiting = self._waiting, []
-                self._rows = self._bytes = 0
-            if not taken:
-                return
+        with Uninterrupted():
+            while not self._flushing.acquire(timeout=INTERRUPT_CHECK_SECONDS):
+                raise_noted()
             try:
-                ack = self._append([row for parcel in taken for row in parcel.rows])
+                with self._changed:
+                    taken, self._waiting = self._waiting, []
+                    self._rows = self._bytes = 0
+                if taken:
+                    ack = self._append([row for parcel in taken for row in parcel.rows])
             except BaseException as error:  # noqa: BLE001  # raised below, or by the next flush
                 failure = error
-                with self._mutex:
+                with self._changed:
                     self._failure = self._failure or error
-        if ack is not None:
-            _acknowledge(taken, ack)
-        if failure is not None:
-            for parcel in taken:
-                parcel.future.set_exception(failure)
-            if not isinstance(failure, Exception):
-                raise failure
+            finally:
+                self._flushing.release()
+            if ack is not None:
+                _acknowledge(taken, ack)
+            if failure is not None:
+                for parcel in taken:
+                    parcel.future.set_exception(failure)
+                if not isinstance(failure, Exception):
+                    raise failure
 
 
 def _acknowledge(taken: Sequence[_Parcel], ack: AppendAck) -> None:
