@@ -1,7 +1,5 @@
 """The buffered producer: acknowledged rows are durable, bad rows are refused alone, errors reach the caller."""
 
-import contextlib
-import inspect
 import subprocess
 import sys
 import threading
@@ -196,19 +194,3 @@ def test_a_callback_of_a_failed_future_may_insert_the_rows_again() -> None:
     assert (again[0].result(timeout=1).rows, calls) == (2, [2, 2])
     with pytest.raises(Unavailable):
         producer.close()
-
-
-def test_an_interrupted_insert_does_not_hang_the_close(log: Dataset, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(condition: threading.Condition) -> None:  # Ctrl-C between the lock and the block of a `with`
-        condition.acquire()
-        if inspect.stack()[1].function == "insert":
-            raise KeyboardInterrupt
-
-    producer = log.producer()
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(threading.Condition, "__enter__", interrupted)
-        producer.insert(click(1))
-    closing = threading.Thread(target=producer.close, daemon=True)
-    closing.start()
-    closing.join(5)
-    assert not closing.is_alive()
