@@ -19,28 +19,23 @@ def as_point(at: object) -> Point:
     Raises:
         InvalidRequest: it has another type or form, or is a time without a zone.
     """
-    if isinstance(at, str) and not (at.isascii() and at.isdigit()):
-        try:
-            moment = datetime.datetime.fromisoformat(at)
-        except ValueError as error:
-            raise InvalidRequest(
-                f"at must be a sequence or a time such as 2026-11-16T08:00:00Z, not {at!r}."
-            ) from error
-    elif isinstance(at, datetime.datetime):
-        moment = at
-    else:
-        return as_sequence(int(at) if isinstance(at, str) else at, what="at")
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidRequest(f"at is a time without a zone: {str(at)!r}. Say which, for example with a Z for UTC.")
-    return moment.astimezone(datetime.UTC)
+    try:
+        point = at
+        if isinstance(at, str):
+            point = int(at) if at.isascii() and at.isdigit() else datetime.datetime.fromisoformat(at)
+        if not isinstance(point, datetime.datetime):
+            return as_sequence(point, what="at")
+        if point.tzinfo is None or point.utcoffset() is None:
+            raise InvalidRequest(f"at is a time without a zone: {str(at)!r}. Say which, for example with a Z for UTC.")
+        return point.astimezone(datetime.UTC)
+    except (ValueError, OverflowError) as error:  # also thousands of digits, or a time before the year 1 of UTC
+        raise InvalidRequest(
+            f"at must be a sequence or a time such as 2026-11-16T08:00:00Z, not {str(at)[:80]!r}."
+        ) from error
 
 
 def as_sequence(value: object, *, what: str) -> int:
-    """Return a sequence from an integer.
-
-    Raises:
-        InvalidRequest: it is not an integer, or is negative.
-    """
+    """Return a sequence from an integer. Refuse any other value, and a negative one, with InvalidRequest."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

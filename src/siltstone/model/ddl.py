@@ -7,8 +7,8 @@
     type    = word ["(" digits ["," digits] ")"] | "ARRAY<" type ">" | "MAP<" type "," type ">" | "STRUCT<" field ("," field)* ">"
     field   = name [":"] type
 
-Text outside this grammar is refused. A word that is not in it (DEFAULT, CHECK, a length) is refused by name, because a
-dataset does not store it.
+Text outside this grammar is refused with InvalidRequest. A word that is not in it (DEFAULT, CHECK, a length) is refused
+by name, because a dataset does not store it.
 """
 
 import json
@@ -72,12 +72,11 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Return the schema of a column list in Spark's DDL.
-
-    Raises:
-        InvalidRequest: the text cannot be parsed, or has something that a dataset cannot store.
-    """
-    return _Parser(text).columns()
+    """Return the schema of a column list in Spark's DDL."""
+    try:
+        return _Parser(text).columns()
+    except RecursionError as error:
+        raise InvalidRequest("The schema is nested too deeply.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +250,7 @@ class _Parser:
 
 
 def as_schema(schema: "pa.Schema | str | Any") -> pa.Schema:  # noqa: ANN401
-    """Return a schema that a user gave as Arrow's, as Spark's or as DDL text.
-
-    Raises:
-        InvalidRequest: it has another type, or cannot be parsed.
-    """
+    """Return a schema that a user gave as Arrow's, as Spark's or as DDL text. Refuse any other type."""
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):

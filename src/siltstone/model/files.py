@@ -48,6 +48,17 @@ class KeyRange:
         return self.low is not None and self.high is not None
 
 
+def whole_range(parts: Sequence[KeyRange]) -> KeyRange:
+    """Return the range of a file from those of its row groups. It is unknown if one of them is, or if there are none.
+
+    >>> whole_range([KeyRange(3, 5), KeyRange(1, 4)]), whole_range([KeyRange(3, 5), KeyRange()])
+    (KeyRange(low=1, high=5), KeyRange(low=None, high=None))
+    """
+    if not parts or not all(part.known for part in parts):
+        return KeyRange()
+    return KeyRange(min(part.low for part in parts), max(part.high for part in parts))
+
+
 def may_contain(key_range: KeyRange, keys: Sequence[Any]) -> bool:
     """True if one of the sorted keys may be in the range. A range with unknown ends may contain any key.
 

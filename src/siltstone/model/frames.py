@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def polars_frame(table: pa.Table) -> "pl.DataFrame":
-    """Return the rows as a Polars frame.
-
-    Raises:
-        InvalidRequest: Polars is not installed.
-    """
+    """Return the rows as a Polars frame. InvalidRequest if Polars is not installed."""
     try:
         import polars
     except ImportError as error:

@@ -10,6 +10,8 @@ Two rules that are easy to get wrong:
 - A week belongs to the month of its Thursday, as it belongs to that year. A month that was rolled up from weeks
   therefore has up to three days of its neighbours, and lacks as many of its own. A period locates rows; it does not
   bound their times.
+
+Every function refuses text that is not a valid period with InvalidRequest.
 """
 
 import datetime
@@ -61,9 +63,6 @@ def granularity_of(period: str) -> Granularity:
 
     >>> [str(granularity_of(period)) for period in ("2026-11-15T14", "2026-11-15", "2026-W46", "2026-11")]
     ['hour', 'day', 'week', 'month']
-
-    Raises:
-        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[0]
 
@@ -73,9 +72,6 @@ def start(period: str) -> datetime.datetime:
 
     >>> start("2026-W46").isoformat()
     '2026-11-09T00:00:00+00:00'
-
-    Raises:
-        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[1]
 
@@ -85,24 +81,18 @@ def end(period: str) -> datetime.datetime:
 
     >>> end("2026-12").isoformat()
     '2027-01-01T00:00:00+00:00'
-
-    Raises:
-        InvalidRequest: the text is not a valid period.
     """
     return _read(period)[2]
 
 
 @lru_cache(maxsize=_CACHED)
 def coarser(period: str, granularity: Granularity) -> str:
-    """Return the period of a granularity that contains a period. A week belongs to the month of its Thursday.
+    """Return the period of a granularity, not a finer one, that contains a period. A week has the month of its Thursday.
 
     >>> coarser("2026-11-30T14", Granularity.DAY), coarser("2026-11-30", Granularity.MONTH)
     ('2026-11-30', '2026-11')
     >>> coarser("2026-11-30", Granularity.WEEK), coarser("2026-W49", Granularity.MONTH)
     ('2026-W49', '2026-12')
-
-    Raises:
-        InvalidRequest: the text is not a valid period, or the granularity is finer than the period's own.
     """
     finer, first, _ = _read(period)
     if granularity.rank < finer.rank:
@@ -123,8 +113,7 @@ def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
     >>> sorted(["2026-11", "2026-11-01", "2026-10-31T23", "2026-11-01T00"], key=order)
     ['2026-10-31T23', '2026-11-01T00', '2026-11-01', '2026-11']
     """
-    _, first, after = _read(period)
-    return first, after
+    return _read(period)[1:]
 
 
 @lru_cache(maxsize=_CACHED)

@@ -382,18 +382,18 @@ class HistoryEntry(_Plain):
     what: str
     first_sequence: int | None
     last_sequence: int | None
-    folded_to: int | None
-    rows_added: int
-    rows_removed: int | None
+    folded_to: int | None = None
+    rows_added: int = 0
+    rows_removed: int | None = 0
     tombstones: int
-    files_added: int
-    files_removed: int
-    bytes_added: int
-    bytes_removed: int
-    who: str | None
-    pid: int | None
-    engine: str | None
-    foreign: bool
+    files_added: int = 0
+    files_removed: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    who: str | None = None
+    pid: int | None = None
+    engine: str | None = None
+    foreign: bool = False
     audit: tuple[AuditRecord, ...] = ()
     """Actors and reasons of the tombstones of this commit."""
 

@@ -7,6 +7,7 @@
 | ``reader`` | yes | no | no |
 
 A role keeps a process from the work of other roles. It is not a protection: use file permissions for that.
+The checks raise InvalidRequest. Its message names `doing`, the requested operation.
 """
 
 from siltstone.config import Role
@@ -24,21 +25,13 @@ def may_write(role: Role) -> bool:
 
 
 def check_may_compact(role: Role, *, doing: str = "compact") -> None:
-    """Check that a process with this role may compact.
-
-    Raises:
-        InvalidRequest: it may not. The message names `doing`, the requested operation.
-    """
+    """Refuse a role that may not compact."""
     if not may_compact(role):
         raise _refusal(role, doing, f"{Role.COMPACTOR.value!r} or {Role.ALL.value!r}")
 
 
 def check_may_write(role: Role, *, doing: str = "write") -> None:
-    """Check that a process with this role may write rows.
-
-    Raises:
-        InvalidRequest: it may not. The message names `doing`, the requested operation.
-    """
+    """Refuse a role that may not write rows."""
     if not may_write(role):
         raise _refusal(role, doing, f"{Role.ALL.value!r}")
 

@@ -3,6 +3,8 @@
 The canonical form is a `pyarrow.Schema` whose types are exactly those that Delta can store (strings as ``string``,
 timestamps in microseconds, UTC or without zone). The text form is the Delta type name (``long``, ``decimal(10,2)``,
 ``array<string>``). Output shows it, and fingerprints are made of it.
+
+Checks refuse a schema with InvalidRequest. Its message names the column, and what to write instead.
 """
 
 import datetime
@@ -141,11 +143,7 @@ def canonical_type(kind: pa.DataType, *, column: str) -> pa.DataType:
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
-    """Return the schema in canonical form.
-
-    Raises:
-        InvalidRequest: no columns, a reserved, empty or repeated name, or a type that cannot be stored.
-    """
+    """Return the schema in canonical form. Refuse a reserved or repeated name, and a type that cannot be stored."""
     if not schema.names:
         raise InvalidRequest("A schema needs at least one column.")
     seen: set[str] = set()
@@ -192,11 +190,7 @@ def default_of(field: pa.Field) -> pa.Scalar:
 
 
 def read_default(text: str, kind: pa.DataType, *, column: str) -> pa.Scalar:
-    """Parse a column's default.
-
-    Raises:
-        InvalidRequest: it is not a value of the column's type, or the type cannot have a default.
-    """
+    """Parse a column's default. Refuse one that is not a value of the column's type."""
     try:
         if pa.types.is_timestamp(kind):
             return pa.scalar(_moment(text, has_zone=kind.tz is not None), kind)
@@ -237,11 +231,7 @@ def check_key(schema: pa.Schema, key: Iterable[str]) -> None:
 def check_log(
     schema: pa.Schema, *, time: str, subject: Iterable[str], partition_by: Iterable[str], sort_by: Iterable[str]
 ) -> None:
-    """Refuse a log whose columns are unknown, repeated, or of types that do not fit their purpose.
-
-    Raises:
-        InvalidRequest: the message names the column.
-    """
+    """Refuse a log whose columns are unknown, repeated, or of types that do not fit their purpose."""
     kind = _column_type(schema, time, "Time column")
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise InvalidRequest(
@@ -259,11 +249,7 @@ def check_log(
 
 
 def check_order(schema: pa.Schema, cluster_by: Iterable[str], *, most: int) -> None:
-    """Refuse columns that rows of a log cannot be clustered by.
-
-    Raises:
-        InvalidRequest: the message names the column.
-    """
+    """Refuse columns that rows of a log cannot be clustered by."""
     names = list(cluster_by)
     _check_columns(schema, names, "Cluster column", _SORT_TYPES, "of a type with an order")
     if len(names) > most:
@@ -273,11 +259,7 @@ def check_order(schema: pa.Schema, cluster_by: Iterable[str], *, most: int) -> N
 
 
 def check_dedup(schema: pa.Schema, dedup_by: Iterable[str], *, needed: Iterable[str]) -> None:
-    """Refuse columns that cannot define duplicates. The `needed` columns put duplicates into one period.
-
-    Raises:
-        InvalidRequest: the message names the column, and what to write instead.
-    """
+    """Refuse columns that cannot define duplicates. The `needed` columns put duplicates into one period."""
     names = list(dedup_by)
     _check_columns(schema, names, "Dedup column", _KEY_TYPES, _KEY_TYPE_NAMES)
     missing = [name for name in dict.fromkeys(needed) if name not in names]

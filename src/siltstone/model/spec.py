@@ -134,8 +134,7 @@ def make_spec(  # one parameter for each thing that `create` fixes
 ) -> Spec:
     """Return the specification of a keyed dataset or of a log. The default sort order of a log is its time.
 
-    Raises:
-        InvalidRequest: both a key and a time are given, or neither; or an option of logs for a keyed dataset.
+    InvalidRequest if both a key and a time are given, or neither, or an option of logs for a keyed dataset.
     """
     if bool(key) == (time is not None):
         raise InvalidRequest("Name at least one key column, or the time column of a log (time=); one of the two.")
@@ -173,11 +172,7 @@ def _survivor(value: str | None, dedup_by: tuple[str, ...]) -> Survivor:
 
 
 def check_format(version: int | str) -> None:
-    """Refuse a format that this code does not support.
-
-    Raises:
-        InvalidRequest: the data was written by a newer Siltstone.
-    """
+    """Refuse the format of a newer Siltstone with InvalidRequest."""
     if int(version) > FORMAT_VERSION:
         raise InvalidRequest(
             f"This lake has format version {version}; this Siltstone reads up to {FORMAT_VERSION}. Upgrade Siltstone."

@@ -8,6 +8,8 @@ Defaults are changed by name, for a lake and then for a dataset: ``{"daily": {"m
 true}}``. A new name adds a tier and needs every field that has no default. In the text of a setting, this is the same
 mapping as JSON, or ``daily.min_files=6; weekly.enabled=yes``. Ages are seconds or text (``90m``, ``24h``, ``7d``).
 Sizes are bytes or text (``512MB``); a KB has 1,024 bytes.
+
+Every function raises InvalidRequest for a change that cannot be parsed, does not fit, or contradicts another one.
 """
 
 import difflib
@@ -167,9 +169,6 @@ def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
 
     >>> [(tier.name, tier.min_files) for tier in changed(DEFAULT_TIERS[:2], {"daily": {"min_files": 6}})]
     [('hourly', 10), ('daily', 6)]
-
-    Raises:
-        InvalidRequest: a field is unknown, a value does not fit, or the tiers contradict each other.
     """
     by_name = {tier.name: tier.to_dict() for tier in tiers}
     for name, values in changes.items():
@@ -181,11 +180,7 @@ def changed(tiers: Iterable[Tier], changes: Changes) -> tuple[Tier, ...]:
 
 
 def check_tiers(tiers: Iterable[Tier]) -> tuple[Tier, ...]:
-    """Return the tiers if they do not contradict each other.
-
-    Raises:
-        InvalidRequest: two tiers have the same name, or two enabled tiers do the same work.
-    """
+    """Return the tiers. Refuse two of the same name, and two enabled ones that do the same work."""
     tiers = tuple(tiers)
     twice = [name for name, count in Counter(tier.name for tier in tiers).items() if count > 1]
     if twice:
@@ -207,23 +202,16 @@ def tiers_from_text(text: str) -> tuple[Tier, ...]:
 
     >>> [tier.name for tier in tiers_from_text("weekly.enabled=yes; hourly.enabled=no") if tier.enabled]
     ['daily', 'weekly', 'monthly']
-
-    Raises:
-        InvalidRequest: the text cannot be parsed, or a change is not valid.
     """
     return changed(DEFAULT_TIERS, changes_from_text(text))
 
 
 def changes_from_text(text: str) -> Changes:
-    """Parse changes of tiers: a mapping as JSON, or ``name.field=value`` separated by ``;``.
-
-    Raises:
-        InvalidRequest: the text cannot be parsed.
-    """
+    """Parse changes of tiers: a mapping as JSON, or ``name.field=value`` separated by ``;``."""
     if text.lstrip().startswith("{"):
         try:
             parsed: dict[str, Any] = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, or nested too deeply
             raise InvalidRequest(f"The changes of tiers are not valid JSON: {error}. Correct the text.") from error
         return parsed
     changes: dict[str, dict[str, Any]] = {}

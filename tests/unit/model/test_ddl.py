@@ -172,3 +172,8 @@ def test_a_length_in_a_struct_type_of_spark_is_refused():
 
     with pytest.raises(InvalidRequest, match="VARCHAR"):
         as_schema(StructType([StructField("c", VarcharType(3))]))
+
+
+def test_a_type_that_is_nested_too_deeply_is_refused():
+    with pytest.raises(InvalidRequest):
+        parse_ddl("a " + "ARRAY<" * 5000 + "INT" + ">" * 5000)

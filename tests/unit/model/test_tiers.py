@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.compaction.planning.model import JobKind
+from siltstone.compactor.tasks import RECOVERY
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.model.periods import Granularity
@@ -162,6 +164,12 @@ def test_unknown_fields_and_renames_are_refused():
         changed(DEFAULT_TIERS, {"daily": 6})  # type: ignore[dict-item]
 
 
+@pytest.mark.parametrize("name", ["all", RECOVERY, *map(str, JobKind)])
+def test_a_tier_cannot_have_the_name_of_a_task_or_of_a_kind_of_job(name: str):
+    with refused(InvalidRequest, None, f"'{name}'"):
+        check_tiers([replace(HOURLY, name=name)])
+
+
 def test_two_tiers_of_one_name_are_refused():
     with pytest.raises(InvalidRequest, match="'daily'"):
         check_tiers([DAILY, replace(DAILY, enabled=False)])
@@ -200,3 +208,9 @@ def test_tables_of_the_settings_file_and_the_environment_reach_the_tiers(tmp_pat
     )
     given_settings = Settings.load(environment={"SILT_TIERS": "daily.min_files=5"})
     assert tiers_from_text(given_settings.tiers)[1].min_files == 5
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, '{"a":' * 100_000, "?"])
+def test_json_that_python_cannot_parse_is_refused(value: str):
+    with pytest.raises(InvalidRequest):
+        tiers_from_text(f'{{"daily": {value}')
