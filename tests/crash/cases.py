@@ -166,6 +166,7 @@ CASES: Final = [
         spark=True,
     ),
     *_cases("purge", "pending", after=("purge.after_fold", "purge.during_delete"), spark=True),
+    *_cases("purge_beside_squash", "pending", after=("squash.after_write#2", "squash.after_commit#2"), spark=True),
     *_cases("purge", "log", after=("purge.after_fold", "purge.during_delete"), spark=True),
     *_cases(
         "purge",

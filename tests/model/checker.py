@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.model.actors import Actor, Step
 from tests.model.commit import late_landings, settled
+from tests.model.compactions import EXACT, holds_folded
 from tests.model.relation import apart
 from tests.model.rows import in_period, oracle, snapshot_view
 from tests.model.state import Dataset, Kind, Pc, Proc, State, World
@@ -98,6 +99,10 @@ def violation_in(world: World, state: State) -> str:
             wrong = wrong_tables(world, dataset)
         if wrong:
             return wrong
+    for proc in state.procs:
+        live = state.datasets[proc.incarnation].changes.head.files
+        if proc.phase == EXACT and any(holds_folded(file, proc.mark) for file in live):
+            return "a row that base held at an exact prune is in changes"
     return ""
 
 

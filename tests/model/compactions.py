@@ -1,4 +1,4 @@
-"""Processes that move rows and change no answer: fold and prune, squash, cluster, roll-up.
+"""Processes that move rows and change no answer: fold and prune, squash, exact prune, cluster, roll-up.
 
 Flow of each: pin what is read, plan (the new file's rows follow from the pinned ones), check and
 put. A refused plan is discarded and made again, at most `tries` times. They need no lease: two
@@ -19,6 +19,8 @@ from tests.model.state import Commit, Dataset, File, Pc, Proc, State, Version, W
 from tests.model.variants import Variant
 
 FENCED = "fenced"
+EXACT = "exact"
+"""The phase of an exact prune that found nothing left to do."""
 FEWEST_FILES = 2
 
 
@@ -232,6 +234,65 @@ def squashable(files: frozenset[File], *, holes: bool) -> Iterator[frozenset[Fil
         for picked in combinations(range(len(ordered)), size):
             if (picked[-1] - picked[0] + 1 == size) is not holes:
                 yield frozenset(ordered[i] for i in picked)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPruner:
+    """Prunes as a purge does, until no live change file holds a row that base holds.
+
+    Files up to the watermark go. A squash may have merged rows below the watermark with rows above it: such a file is
+    rewritten without the rows below.
+    """
+
+    name: str
+    tries: int = 2
+
+    def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
+        """Read the watermark, then open changes and rewrite, commit; start over until nothing is left."""
+        proc = state.procs[me]
+        dataset = state.datasets[proc.incarnation]
+        if proc.pc is Pc.START:
+            watermark = dataset.base.head.value("siltstone.fold")
+            known = proc._replace(pc=Pc.OPENED, mark=watermark)
+            yield f"reads the watermark {watermark}", state.with_proc(me, known)
+        elif proc.pc is Pc.OPENED:
+            commit = self._planned(world, proc, dataset.changes.head, proc.mark)
+            if not commit.removes:
+                done = fresh(proc, pc=Pc.DONE, phase=EXACT)._replace(mark=proc.mark)
+                yield "finds no folded row in changes", state.with_proc(me, done)
+            else:
+                yield (
+                    f"prunes exactly up to {proc.mark}",
+                    state.with_proc(me, proc._replace(pc=Pc.CHECK, commit=commit)),
+                )
+        elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
+            for progress in commit_steps(world, state, me, proc.commit):
+                pending = progress.outcome is Outcome.PENDING
+                after = progress.state if pending else started_over(progress.state, me, tries=self.tries)
+                yield f"exact prune {progress.event}", after
+
+    def _planned(self, world: World, proc: Proc, changes: Version, watermark: int) -> Commit:
+        folded = frozenset(file for file in changes.files if holds_folded(file, watermark))
+        kept = {file: delta([file], above=watermark) for file in folded if file.seq > watermark}
+        adds = frozenset(
+            File(f"{self.name}.{proc.tries}/{file.seq}", file.seq, tuple(i.row for i in rows))
+            for file, rows in kept.items()
+        )
+        marks = not world.breaks(Variant.EXACT_PRUNE_WITHOUT_MARK)
+        return Commit(
+            id=f"{self.name}.{proc.tries}",
+            table="changes",
+            planned=changes.number,
+            removes=folded,
+            adds=adds,
+            sets=(("siltstone.prune", watermark),) if marks else (),
+            depends=("siltstone.prune",) if marks else (),
+        )
+
+
+def holds_folded(file: File, watermark: int) -> bool:
+    """Whether a change file has a row that base holds."""
+    return len(delta([file], above=watermark)) < len(file.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tests.model.actors import FirstLoader, Follower, Reader, Writer
 from tests.model.checker import Scenario
-from tests.model.compactions import Clusterer, Folder, RollUp, Squasher
+from tests.model.compactions import Clusterer, ExactPruner, Folder, RollUp, Squasher
 from tests.model.copies import Copier, Repairer
 from tests.model.housekeeping import Creator, Dropper, LogCleaner, Purger, Vacuum
 from tests.model.leases import Compactor, Sweeper
@@ -165,6 +165,25 @@ FOLLOWER = Scenario(
         Squasher("squasher"),
         Follower("follower", polls=3),
         Vacuum("vacuum"),
+    ),
+)
+EXACT_PRUNE = Scenario(
+    actors=(
+        one_by_one("writer", W1, W2, W3),
+        Squasher("squasher"),
+        Folder("folder", tries=1),
+        ExactPruner("purger"),
+        Follower("follower", polls=2),
+    ),
+)
+LOG_EXACT_PRUNE = Scenario(
+    kind=Kind.LOG,
+    actors=(
+        one_by_one("writer", L1, L2, L3),
+        Squasher("squasher"),
+        Folder("folder", tries=1),
+        ExactPruner("purger"),
+        Reader("reader"),
     ),
 )
 LOG_SQUASH = Scenario(

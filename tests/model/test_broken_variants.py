@@ -36,6 +36,7 @@ CAUGHT = {
     Variant.LOAD_LEAVES_BASE_OPEN: (scenarios.LOG_SAME_FILE, "applied twice"),
     Variant.CLEANING_IGNORES_COMMITS: (scenarios.CLEANED_LOG, "acknowledged and lost"),
     Variant.CLEANED_LOG_IS_SILENCE: (scenarios.CLEANED_LOG, "applied twice"),
+    Variant.EXACT_PRUNE_WITHOUT_MARK: (scenarios.EXACT_PRUNE, "the truth is"),
     Variant.PURGE_WITHOUT_EPOCH: (scenarios.PURGE, "a live file is not on disk"),
     Variant.PURGE_TAKES_ALL_STAGED: (scenarios.PURGE, "a live file is not on disk"),
     Variant.CREATE_BEFORE_MARKS: (scenarios.STALE_HANDLE, "into a dropped incarnation"),

@@ -63,6 +63,18 @@ def test_squash_changes_no_answer_while_folds_and_vacuum_run() -> None:
     )
 
 
+@pytest.mark.parametrize("scenario", [scenarios.EXACT_PRUNE, scenarios.LOG_EXACT_PRUNE], ids=["keyed", "log"])
+def test_an_exact_prune_leaves_no_folded_row_in_changes_whatever_a_squash_merges(scenario: Scenario) -> None:
+    report = holds(scenario, at_least=10_000)
+    assert_happened(
+        report,
+        "purger: exact prune lands",
+        "purger: exact prune is refused",
+        "purger: finds no folded row in changes",
+        "squasher: squash lands",
+    )
+
+
 def test_bounded_folds_over_squashed_ranges_lose_nothing() -> None:
     report = holds(scenarios.BOUNDED_FOLD, at_least=4_000)
     assert_happened(report, "f2: fold lands", "f1: fold is refused", "squasher: squash lands")

@@ -34,6 +34,7 @@ class Variant(StrEnum):
     LOAD_LEAVES_BASE_OPEN = "a file is loaded as changes while base is still open for first loads"
     CLEANING_IGNORES_COMMITS = "log cleaning does not outlast a commit that is under way"
     CLEANED_LOG_IS_SILENCE = "log entries missing since the plan are taken for a log without the commit"
+    EXACT_PRUNE_WITHOUT_MARK = "an exact prune rewrites squashed files without setting siltstone.prune"
     PURGE_WITHOUT_EPOCH = "a purge deletes unreferenced files without raising the epoch"
     PURGE_TAKES_ALL_STAGED = "a purge deletes the staged files of jobs of its own epoch too"
     CREATE_BEFORE_MARKS = "create does not first finish the marks of the drop before it"

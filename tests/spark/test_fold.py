@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
+from siltstone.erasure.scan import scan
 from siltstone.failpoints import arm
 from siltstone.spark_tasks import fold as worker
 from tests.support.internals import store_of
@@ -133,6 +134,26 @@ def test_a_purge_that_another_fold_overtakes_folds_once_more(dataset: Dataset, l
         report = dataset.compact(purge=True)
     assert (overtaken, report.purged, dataset.status().unreferenced_files) == ([1], True, 0)
     assert dataset.to_arrow().num_rows == 999
+
+
+@pytest.mark.parametrize("place", ["fold.after_plan", "fold.before_commit", "fold.after_commit"])
+def test_a_purge_deletes_rows_that_a_squash_beside_its_fold_merged_with_newer_ones(
+    dataset: Dataset, lake: Lake, place: str
+) -> None:
+    dataset.upsert([person(5000, city="Oslo-5000")])
+    dataset.tombstone([key(5000), key(9)])
+    other = lake.dataset(NAME)
+
+    def write_and_squash(_: str) -> None:
+        for number in range(3):
+            other.upsert([person(6000 + number)])
+        other.squash()
+
+    with arm(place, write_and_squash):
+        assert dataset.compact(purge=True).purged
+    assert scan(dataset.path, [key(5000), key(9), "Oslo-5000"]).findings == ()
+    assert dataset.to_arrow().num_rows == 999 + 3
+    assert dataset.get([key(6000), key(6002), key(5000)]).num_rows == 2
 
 
 def test_fold_planned_before_a_purge_is_fenced(dataset: Dataset, lake: Lake) -> None:

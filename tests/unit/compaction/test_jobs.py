@@ -47,7 +47,7 @@ from siltstone.errors import (
 from siltstone.failpoints import arm
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import APP_EPOCH, JOB
-from siltstone.model.reports import JobResult, RollUpReport
+from siltstone.model.reports import JobResult, OutputFile, RollUpReport
 from tests.support.internals import compactor_of, idle_workers, replace_own_jvms, stores_of, taken_worker
 from tests.support.tables import FAST
 
@@ -698,6 +698,21 @@ def test_a_fold_whose_jvm_ran_out_of_memory_is_split(lake: Lake, monkeypatch: py
     assert (type(found), found.reason) == (Unavailable, Reason.MEMORY)
     failure = classify(evidence_of(found))
     assert (failure, failure.splittable) == (Failure.OUT_OF_MEMORY, True)
+
+
+def test_a_job_and_its_report_pass_between_processes_unchanged() -> None:
+    from siltstone.compaction.execution.worker_pool import report_from
+
+    files = tuple(
+        FileEntry(f"data/{n}", n, rows=n, partition=(("region", None), ("day", "1")), order=n) for n in (1, 2)
+    )
+    spec = replace(job(2).spec, files=files, partition=(("region", None),), by=("a", "b"), retention_hours=1.5)
+    whole = replace(job(2), spec=spec, epoch=7)
+    for sent in (whole, whole.part(1, files[:1]), job(1)):
+        assert Job.from_dict(json.loads(json.dumps(sent.to_dict()))) == sent
+    outputs = (OutputFile(path="data/1", rows=1, bytes=2, sha256="ab"),)
+    rolled = replace(report(whole), outputs=outputs)
+    assert report_from(JobKind.ROLL_UP, json.loads(json.dumps(rolled.to_dict()))) == rolled
 
 
 def test_every_error_of_ours_can_come_back_from_a_worker() -> None:

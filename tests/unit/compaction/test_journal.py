@@ -476,6 +476,17 @@ def test_totals_read_only_new_events(lake: Lake, monkeypatch: pytest.MonkeyPatch
     assert starts[-1] == 1
 
 
+def test_cached_totals_with_values_of_another_type_are_counted_again(lake: Lake) -> None:
+    squash(lake)
+    assert lake.totals().all.jobs == 1
+    path = cache_path(log_of(lake))
+    layout, cached = json.loads(path.read_text())
+    path.write_text(json.dumps([layout, cached | {"all": {"jobs": "many"}}]))
+    lake.dataset(NAME).upsert([{"id": "x", "note": None}])
+    squash(lake)
+    assert lake.totals().all.jobs == 2
+
+
 def test_cached_totals_of_another_log_are_discarded(lake: Lake, tmp_path: Path) -> None:
     squash(lake)
     lake.dataset(NAME).upsert([{"id": "x", "note": None}])

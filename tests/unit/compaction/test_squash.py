@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Conflict, Dataset, Lake
+from siltstone.compaction.operations.squash import prune_exactly
 from siltstone.config import Settings
-from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
+from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, unfolded_rows
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.failpoints import arm
-from siltstone.model.columns import OP, SEQ
+from siltstone.model.columns import APP_PRUNE, OP, SEQ
+from tests.support.folds import land, stage
 from tests.support.internals import store_of
 
 QUIET = Settings(durable=False, squash_files=0)
@@ -137,3 +139,43 @@ def test_fewer_than_two_files_are_not_squashed(dataset: Dataset):
     write(dataset, 1)
     assert dataset.squash().files_removed == 0
     assert live(dataset) == 1
+
+
+def mixed(dataset: Dataset) -> None:
+    """Fold 20 batches while a squash merges them with 10 newer ones."""
+    write(dataset, 20)
+    store = store_of(dataset)
+    planned, rows = store.snapshot(), dataset.to_arrow()
+    write(dataset, 10, seed=2)
+    assert dataset.squash().files_added == 1
+    land(store, planned, (stage(store, store.base, rows, {}),), with_prune=True)
+
+
+def first_sequence(dataset: Dataset) -> int:
+    store = store_of(dataset)
+    return int(min(change_rows_in(store, store.snapshot().unfolded).column(SEQ).to_pylist()))
+
+
+def test_an_exact_prune_leaves_only_unfolded_rows_and_changes_no_answer(dataset: Dataset):
+    mixed(dataset)
+    before = by_id(dataset.to_arrow())
+    assert first_sequence(dataset) <= 20
+    prune_exactly(store_of(dataset))
+    after = store_of(dataset).snapshot()
+    assert (after.watermark, after.changes.transactions[APP_PRUNE]) == (20, 20)
+    assert first_sequence(dataset) > 20
+    assert by_id(dataset.to_arrow()) == before
+    prune_exactly(store_of(dataset))
+    assert store_of(dataset).changes.version() == after.changes.version  # nothing was left to do
+
+
+def test_an_exact_prune_that_a_squash_overtakes_starts_over(dataset: Dataset):
+    mixed(dataset)
+
+    def merge_first(_: str) -> None:
+        write(dataset, 3, seed=3)
+        assert dataset.squash().files_added == 1
+
+    with arm("squash.after_write", merge_first):
+        prune_exactly(store_of(dataset))
+    assert (first_sequence(dataset) > 20, dataset.status().sequence) == (True, 33)

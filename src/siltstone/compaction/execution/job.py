@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Partition
+from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec
 from siltstone.errors import InvalidRequest
 from siltstone.model.reports import CompactReport, LandedReport, RollUpReport, SquashReport, VacuumReport
 
@@ -61,15 +61,9 @@ class Job:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Job":
         """Return the job from the data that `to_dict` returned."""
-        spec = dict(data["spec"])
-        files = (FileEntry(*values) for values in spec["files"])
-        spec["files"] = tuple(file._replace(partition=_partition(file.partition)) for file in files)
-        spec |= {"kind": JobKind(spec["kind"]), "partition": _partition(spec["partition"]), "by": tuple(spec["by"])}
-        return cls(**{**data, "spec": JobSpec(**spec)})
+        from pydantic import TypeAdapter  # only workers read jobs
 
-
-def _partition(values: Sequence[Sequence[Any]]) -> Partition:
-    return tuple((name, value) for name, value in values)
+        return TypeAdapter(cls).validate_python(data)
 
 
 def exclude_each_other(first: JobSpec, second: JobSpec) -> bool:
@@ -89,11 +83,7 @@ class Runner(Protocol):
     """Runs jobs, in this process or in a worker."""
 
     def run(self, job: Job) -> Report:
-        """Run one job.
-
-        Raises:
-            SiltstoneError: the job failed. Nothing was changed, or what was committed is complete.
-        """
+        """Run one job. Raise an error if it failed: nothing was changed, or what was committed is complete."""
         ...
 
 

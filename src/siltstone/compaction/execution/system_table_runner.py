@@ -12,7 +12,7 @@ from siltstone.config import Settings
 from siltstone.delta.layout import Layout
 from siltstone.errors import Conflict
 from siltstone.eventlog.compaction import squash_files
-from siltstone.eventlog.local_table import LIVENESS_FOLDER, open_table, sweep
+from siltstone.eventlog.local_table import open_table, sweep
 from siltstone.model.files import DataFile
 from siltstone.model.reports import SquashReport
 
@@ -45,7 +45,7 @@ class SystemTableRunner:
         written: list[DataFile] = []
         try:
             if taken:
-                written = squash_files(table, pinned.version, taken, liveness_folder=LIVENESS_FOLDER, clock=self._clock)
+                written = squash_files(table, pinned.version, taken, clock=self._clock)
         except Conflict:
             taken = []
         sweep(table)

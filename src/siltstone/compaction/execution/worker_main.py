@@ -58,7 +58,6 @@ class WorkerContext:
     """A lake in a worker process: the components of a lake, on a JVM of this process, without caches."""
 
     def __init__(self, lake: Path, settings: Settings) -> None:
-        """Compose the components; nothing is opened yet."""
         self.root = lake
         context = LakeContext(
             layout=Layout.at(lake),
@@ -101,7 +100,7 @@ def failed(error: Exception) -> Answer:
 class Worker:
     """The loop of the worker process, and the threads that detect the death of the parent."""
 
-    def __init__(self, answers: TextIO, *, parent: int, scratch: Path | None) -> None:
+    def __init__(self, answers: TextIO, *, parent: int, scratch: Path) -> None:
         """Set the answer stream, the process id of the parent, and the scratch folder to remove at the end."""
         self._answers = answers
         self._parent = parent
@@ -127,7 +126,7 @@ class Worker:
         for context in self._contexts.values():
             context.close()
         end_children()
-        self._clean()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _read_requests(self) -> None:
         """Read requests. The end of the input during a job means that the parent has died."""
@@ -148,12 +147,8 @@ class Worker:
         for member in session_members(os.getsid(0)) - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
-        self._clean()
+        shutil.rmtree(self._scratch, ignore_errors=True)
         os._exit(ORPHANED)
-
-    def _clean(self) -> None:
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def session_members(leader: int) -> set[int]:

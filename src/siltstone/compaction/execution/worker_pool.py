@@ -10,7 +10,6 @@
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +17,15 @@ from siltstone.clock import Clock
 from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, Report
 from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
 from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, evidence_of, exit_text
+from siltstone.compaction.journal.job_commits import commits_of
 from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
 from siltstone.dataset.store import Store
-from siltstone.delta.log_reader import entries_between
+from siltstone.delta.log_reader import LogEntry
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import SiltstoneError, Unavailable, named_error
-from siltstone.model.columns import JOB
-from siltstone.model.reports import CompactReport, LandedReport, OutputFile, RollUpReport
+from siltstone.model.reports import CompactReport, LandedReport, RollUpReport
 from siltstone.spark.output_files import manifest
 
 REPORTS: Final[Mapping[JobKind, type[CompactReport] | type[RollUpReport]]] = {
@@ -52,7 +51,6 @@ class WorkerPool:
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Set up the pool. No worker is started yet."""
         self.width = settings.max_jobs
         self.limit_seconds = settings.job_minutes * SECONDS_PER_MINUTE
         self.started = 0
@@ -71,11 +69,7 @@ class WorkerPool:
         self._at_work: dict[str, WorkerProcess] = {}
 
     def run(self, job: Job) -> Report:
-        """Run one job, in a worker if it needs Spark.
-
-        Raises:
-            SiltstoneError: the worker's error; `WorkerLost` if the worker has ended and the job was not committed.
-        """
+        """Run one job, in a worker if it needs Spark. Raise `WorkerLost` if it ended without a commit of the job."""
         if job.spec.kind not in ON_SPARK:
             with self._inline_turn:
                 return self._inline.run(job)
@@ -164,8 +158,10 @@ class WorkerPool:
         The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
         """
         try:
-            report = find_commit_since(store, job.id, before) if job.spec.kind.ends_with_commit else None
-        except (SiltstoneError, OSError, LogChanged, LookupError):
+            is_provable = job.spec.kind.ends_with_commit
+            commits = commits_of(store, job.spec.kind, job.id, above=before) if is_provable else []
+            report = landed_report(store, commits[0]) if commits else None
+        except (SiltstoneError, OSError, LogChanged):
             report = None  # then the files of the plan are gone, and a retry is refused
         with contextlib.suppress(SiltstoneError, OSError, LogChanged):
             self._operations.recover(store)
@@ -174,32 +170,24 @@ class WorkerPool:
         return report
 
 
-def find_commit_since(store: Store, job: str, version: int) -> LandedReport | None:
-    """Return the job's commit above a version, from base's log; None if there is no commit.
-
-    Raises:
-        LookupError: the log was cleaned meanwhile.
-    """
-    for entry in entries_between(store.base.path, after=version, until=store.base.pin().version):
-        if entry.info.get(JOB) == job:
-            return LandedReport(
-                dataset=str(store.name),
-                files_removed=len(entry.removes),
-                files_added=len(entry.files),
-                rows=sum(file.rows for file in entry.files),
-                bytes_before=entry.removed_bytes,
-                bytes_after=sum(file.size_bytes for file in entry.files),
-                outputs=manifest(store.base.path, entry.files),
-            )
-    return None
+def landed_report(store: Store, entry: LogEntry) -> LandedReport:
+    """Return the report of a job whose worker has committed to base and was lost."""
+    return LandedReport(
+        dataset=str(store.name),
+        files_removed=len(entry.removes),
+        files_added=len(entry.files),
+        rows=sum(file.rows for file in entry.files),
+        bytes_before=entry.removed_bytes,
+        bytes_after=sum(file.size_bytes for file in entry.files),
+        outputs=manifest(store.base.path, entry.files),
+    )
 
 
 def report_from(kind: JobKind, data: Mapping[str, Any]) -> Report:
     """Return the report that a worker sent."""
-    report = REPORTS[kind]
-    names = {field.name for field in fields(report)} - {"outputs"}
-    outputs = tuple(OutputFile(**output) for output in data["outputs"])
-    return report(**{name: value for name, value in data.items() if name in names}, outputs=outputs)
+    from pydantic import TypeAdapter  # takes time to import, and only answers of workers need it
+
+    return TypeAdapter(REPORTS[kind]).validate_python(data)
 
 
 def error_from(answer: Mapping[str, Any], *, stderr: str = "") -> SiltstoneError:

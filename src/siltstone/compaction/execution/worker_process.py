@@ -73,11 +73,7 @@ class WorkerProcess:
         command: Sequence[str] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the process. Its JVM starts with the first job that needs it.
-
-        Raises:
-            Unavailable: the process cannot be started.
-        """
+        """Start the process. Its JVM starts with the first job that needs it."""
         self.jobs_done = 0
         self.idle_since_seconds = clock.monotonic_seconds()
         self._clock = clock
@@ -126,11 +122,7 @@ class WorkerProcess:
         return self.memory_mb() > self._settings.spark_memory_mb + SPARE_MEMORY_MB
 
     def run(self, lake: Path, job: Job) -> dict[str, Any]:
-        """Send a job to the worker, and return its answer.
-
-        Raises:
-            WorkerLost: the worker ended before it answered.
-        """
+        """Send a job to the worker, and return its answer. Raise `WorkerLost` if it ends before it answers."""
         assert self._process.stdin is not None  # noqa: S101
         assert self._process.stdout is not None  # noqa: S101
         request = {"lake": str(lake), "settings": settings_to_dict(self._settings), "job": job.to_dict()}

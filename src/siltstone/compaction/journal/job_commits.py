@@ -35,11 +35,8 @@ def version_of(store: Store, kind: JobKind) -> int | None:
 def commits_of(store: Store, kind: JobKind, job: str, *, above: int | None = None) -> list[LogEntry]:
     """Return the commits of a job above a version, oldest first, as far as the log still has them.
 
-    `base` keeps its log entries for days, `changes` for minutes. So the commit of an old squash may be deleted.
-
-    Raises:
-        Corruption: an entry cannot be read. That does not mean that there is no commit.
-        Gone: the dataset was dropped.
+    `base` keeps its log entries for days, `changes` for minutes. So the commit of an old squash may be deleted. An
+    entry that cannot be read is Corruption, which does not mean that there is no commit.
     """
     table = table_of(store, kind)
     if table is None:

@@ -416,12 +416,7 @@ class Journal:
             self.trouble = f"The journal cannot be written: {error_text(error)}"
 
     def append(self, build_request_id: str, payloads: Iterable[Payload]) -> None:
-        """Append events of any cycle together. Used by recovery.
-
-        Raises:
-            Conflict: another process was first.
-            Corruption, Unavailable: the journal cannot be written.
-        """
+        """Append events of any cycle together, for recovery. Raise Conflict if another process was first."""
         events = [self._event(build_request_id, payload) for payload in payloads]
         for chunk in _chunks(events, EVENTS_AT_ONCE):
             self._open(create=True).append(*chunk)

@@ -44,7 +44,6 @@ class OwnerLiveness:
     """Decides whether owners of cycles are alive."""
 
     def __init__(self, work: Path, *, clock: Clock, holder: Holder) -> None:
-        """Use this folder of liveness locks, and this function for the lease holder."""
         self._work = work
         self._clock = clock
         self._holder = holder

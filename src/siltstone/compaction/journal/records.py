@@ -413,11 +413,7 @@ class Unreadable(Exception):  # noqa: N818
 
 
 def read_job(events: Iterable[Event]) -> JobRecord:
-    """Read a job from its events, in their order.
-
-    Raises:
-        Unreadable: the first event lacks the owner or the config.
-    """
+    """Read a job from its events, in their order. Raise Unreadable if the first lacks the owner or the config."""
     record: JobRecord | None = None
     for event in events:
         payload = event.payload

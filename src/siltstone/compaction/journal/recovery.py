@@ -48,6 +48,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.layout import Layout
 from siltstone.delta.log_reader import LogEntry
 from siltstone.errors import Conflict, Gone, NotFound, error_text
+from siltstone.eventlog.compaction import LIVENESS_FOLDER
 from siltstone.eventlog.events import (
     BuildRequestEvent,
     BuildStatus,
@@ -57,7 +58,6 @@ from siltstone.eventlog.events import (
     PartitionStatus,
     Payload,
 )
-from siltstone.eventlog.local_table import LIVENESS_FOLDER
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.model.units import counted
@@ -139,7 +139,7 @@ class Recovery:
         self._layout = layout
         self._operations = operations
         self._clock = clock
-        self._owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
+        self.owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
     def unsettled(self) -> RecoveryReport:
@@ -169,7 +169,7 @@ class Recovery:
         return report
 
     def _recover_cycle(self, cycle: OpenCycle, epoch: int | None) -> RecoveryReport:
-        state = self._owners.state(cycle, epoch)
+        state = self.owners.state(cycle, epoch)
         if state is OwnerState.SUPERSEDED:
             return RecoveryReport()  # the owner may still report its end; its files are free
         if state is OwnerState.ALIVE:
@@ -208,7 +208,7 @@ class Recovery:
             text = f"its process died{_REPEAT.get(record.kind, f' {when}')}"
             return RecoveryReport(failed=(record.job,)), _job_ending(record, commits, JobStatus.FAILED, text)
         except Exception as error:  # noqa: BLE001  # an error of any kind with one job does not stop the others' recovery
-            if self._owners.age_hours(record.scheduled_at) > STALE_HOURS:
+            if self.owners.age_hours(record.scheduled_at) > STALE_HOURS:
                 text = "its process died, and the log of its table cannot be read"
                 return RecoveryReport(failed=(record.job,)), _job_ending(record, (), JobStatus.FAILED, text)
             problem = RecoveryProblem(what=f"job {record.job}", error=error_text(error), dataset=record.dataset)

@@ -7,13 +7,13 @@ match the journal is rebuilt.
 
 import datetime
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from siltstone.compaction.journal.records import (
     NS_PER_SECOND,
@@ -31,7 +31,11 @@ from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.transitions import ENDED_BUILDS, ENDED_JOBS
 from siltstone.host.user_cache import private_cache
 
-LAYOUT: Final = 3
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+LAYOUT: Final = 4
+"""Version of the cache file's content."""
 AT_ONCE: Final = 10_000
 _SUMMED: Final = tuple(number.name for number in fields(Done) if number.name != "waited_seconds")
 """Numbers of a job that are added up. Only the waiting time is a maximum."""
@@ -153,6 +157,14 @@ class Totals:
         }
 
 
+@cache
+def _cached() -> "TypeAdapter[tuple[int, Totals]]":
+    """Return the reader and writer of the cache file: its `LAYOUT`, then the totals."""
+    from pydantic import TypeAdapter  # takes time to import, and most commands read no totals
+
+    return TypeAdapter(tuple[int, Totals])
+
+
 def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
     """Add events to the totals, in their order. Events that are not of our cycles and jobs are skipped."""
     under_way = {run: [parse_event(text) for text in texts] for run, texts in totals.scheduled.items()}
@@ -188,7 +200,7 @@ def totals_of(log: EventLog, path: Path) -> Totals:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         with suppress(OSError):  # the totals can be counted again
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(asdict(totals) | {"layout": LAYOUT}))
+            draft.write_bytes(_cached().dump_json((LAYOUT, totals)))
             draft.replace(path)
     return totals
 
@@ -196,21 +208,11 @@ def totals_of(log: EventLog, path: Path) -> Totals:
 def _loaded(log: EventLog, path: Path) -> Totals:
     """Read the cached totals; empty totals if there is no valid file of this log."""
     try:
-        data = json.loads(path.read_text())
-        if data.pop("layout") != LAYOUT:
-            return Totals()
-        totals = Totals(
-            **data
-            | {
-                "all": Statistics(**data["all"]),
-                "lanes": {name: Statistics(**values) for name, values in data["lanes"].items()},
-                "datasets": {name: Statistics(**values) for name, values in data["datasets"].items()},
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        layout, totals = _cached().validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return Totals()
-    if totals.next_index == 1:
-        return totals
+    if layout != LAYOUT or totals.next_index == 1:
+        return Totals()
     last = log.page(totals.next_index - 1, limit=1).events
     is_same = bool(last) and last[0].index == totals.next_index - 1 and last[0].event.event_id == totals.last_event
     return totals if is_same else Totals()

@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from siltstone.compaction.operations.rewrite import rewrite
-from siltstone.compaction.planning.model import CLUSTERED, FileEntry, JobKind, JobSpec, Partition
+from siltstone.compaction.planning.model import CLUSTERED, JobKind, JobSpec, by_period
 from siltstone.compaction.planning.table_state import base_entry
 from siltstone.dataset.read.spark_frames import scan
 from siltstone.dataset.store import Store
-from siltstone.delta.parquet import spark_options
 from siltstone.errors import InvalidRequest
 from siltstone.model.files import DataFile
 from siltstone.model.reports import ClusterEstimate, ClusterPeriod, RollUpReport
 from siltstone.model.schema import check_order
 from siltstone.model.spec import MOST_CLUSTER_COLUMNS
+from siltstone.spark.output_files import write_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,11 +53,7 @@ TEXT_CHARS: Final = 64
 def cluster(
     spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
-    """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`.
-
-    Raises:
-        InvalidRequest: the dataset is keyed.
-    """
+    """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`."""
     if not store.spec.is_log:
         raise _keyed(store)
 
@@ -68,9 +64,8 @@ def cluster(
         positioned = rows.withColumn(POSITION, _position(rows, values, count=sum(file.rows for file in taken)))
         order, files = [POSITION, *names], max(1, planned.files_after)
         divided = positioned.coalesce(1) if files == 1 else positioned.repartitionByRange(files, *order)
-        options = spark_options(store.base_schema, store.spec.found_by)
         ordered = divided.sortWithinPartitions(*order).drop(POSITION)
-        ordered.write.options(**options).mode("error").parquet(str(store.base.path / folder))
+        write_frame(ordered, store.base.path, folder, schema=store.base_schema, key=store.spec.found_by)
 
     return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
 
@@ -79,16 +74,11 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
     """Return the clusterings of all periods and partitions of base that are not clustered yet.
 
     By columns that differ from the dataset's own, all periods and partitions are clustered.
-
-    Raises:
-        InvalidRequest: the dataset is keyed, or a column cannot be ordered by.
     """
     if not store.spec.is_log:
         raise _keyed(store)
     check_order(store.schema, by, most=MOST_CLUSTER_COLUMNS)
-    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
-    for file in map(base_entry, store.snapshot().base.files):
-        groups.setdefault((file.period, file.partition), []).append(file)
+    groups = by_period(map(base_entry, store.snapshot().base.files))
     return [
         JobSpec(
             kind=JobKind.CLUSTER,
@@ -99,7 +89,7 @@ def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:
             target_bytes=store.settings.target_file_bytes,
             by=tuple(by),
         ).over(files)
-        for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))
+        for (period, partition), files in groups
         if (by and tuple(by) != store.spec.clustered_by) or not all(file.tier == CLUSTERED for file in files)
     ]
 

@@ -13,7 +13,7 @@ from siltstone.compaction.operations.fold_plan import FoldPlan
 from siltstone.dataset.snapshot import sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.table import ParentVersion
-from siltstone.errors import Conflict, Corruption
+from siltstone.errors import Corruption
 from siltstone.failpoints import reach
 from siltstone.model.columns import (
     APP_EPOCH,
@@ -93,7 +93,7 @@ def prune(store: Store) -> int:
     """Remove from `changes` exactly the files that base holds; return their number.
 
     The watermark is read from base, which is synced first. A change must never be pruned because of an entry that a
-    power cut could undo.
+    power cut could undo. The commit is built again for each parent, so a concurrent commit is no conflict.
     """
     store.base.sync()
     watermark = store.base.pin(APP_FOLD).transactions.get(APP_FOLD, 0)
@@ -117,8 +117,6 @@ def prune(store: Store) -> int:
         committed = store.changes.commit(build)
     except _NothingToPrune:
         return 0
-    except Conflict:
-        return prune(store)
     store.note_commit(store.changes, committed.version)
     reach("fold.after_prune")
     return removed

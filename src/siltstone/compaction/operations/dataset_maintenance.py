@@ -19,7 +19,7 @@ from siltstone.compaction.operations.garbage_collection import (
     vacuum,
 )
 from siltstone.compaction.operations.roll_up import roll_up
-from siltstone.compaction.operations.squash import squash
+from siltstone.compaction.operations.squash import prune_exactly, squash
 from siltstone.compaction.planning.model import JobSpec
 from siltstone.dataset.schema_changes import finish
 from siltstone.dataset.store import Store
@@ -118,6 +118,7 @@ class DatasetMaintenance:
         if store.snapshot().epoch < epoch:  # nothing was folded, here or because another fold was first
             raise_epoch(store, epoch)
         reach("purge.after_fold")
+        prune_exactly(store)
         store.forget()
         files, size = purge_files(store)
         seconds = store.clock.monotonic_seconds() - started

@@ -30,12 +30,7 @@ Reasons = dict[str, SiltstoneError]
 
 
 def status(store: Store) -> Status:
-    """Count rows, files, bytes and backlog, and name the unreadable files that were found on the way.
-
-    Raises:
-        Corruption: a log cannot be read.
-        Gone: the dataset was dropped.
-    """
+    """Count rows, files, bytes and backlog, and name the unreadable files that were found on the way."""
     disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded
@@ -83,9 +78,7 @@ def _estimate_or_bound(store: Store, snapshot: Snapshot, bad: Reasons) -> FoldEs
         return fold_estimate(store, snapshot)
     except (Corruption, Unavailable, OSError, pa.ArrowException) as error:
         unreadable = unreadable_files(store, snapshot.base.files, changes=snapshot.unfolded, error=error)
-        if not unreadable and not isinstance(
-            error, FileNotFoundError
-        ):  # a missing file was folded and deleted meanwhile
+        if not unreadable and not isinstance(error, FileNotFoundError):  # such a file was folded and deleted meanwhile
             raise
         bad |= unreadable
         return estimate_of(store, snapshot, snapshot.base.files)
@@ -97,12 +90,7 @@ def _oldest_change(store: Store, snapshot: Snapshot, bad: Reasons) -> datetime.d
         return from_epoch_ms(snapshot.changed_ms[0])
     for file in snapshot.unfolded:
         try:
-            rows = read_file(
-                store.changes.path / file.path,
-                store.change_schema,
-                [WRITTEN_AT],
-                verify=store.settings.verify_checksums,
-            )
+            rows = read_file(store, store.changes.path / file.path, store.change_schema, [WRITTEN_AT])
         except FileNotFoundError:
             continue
         except (Corruption, Unavailable) as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -28,11 +28,10 @@ from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.snapshot import Snapshot, check_columns
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
-from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Conflict, Corruption, Fenced, Reason
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
-from siltstone.model.files import DataFile, KeyRange, may_contain
+from siltstone.model.files import DataFile, KeyRange, may_contain, whole_range
 from siltstone.model.reports import CompactReport, FoldEstimate, OutputFile
 from siltstone.spark.arrow_tasks import WorkersUnfit
 from siltstone.spark.output_files import attempt_folder, collect_files, discard, manifest
@@ -40,35 +39,10 @@ from siltstone.spark.output_files import attempt_folder, collect_files, discard,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from siltstone.compaction.operations.fold_log import LogFold
+
 ARROW_CHANGES_BYTES: Final = 64 * 1024 * 1024
 """Highest size in bytes of changes that are sent to the tasks: Connect limits messages. More use a shuffle."""
-
-
-class MergeMethod(Protocol):
-    """A method to merge the last changes into base files."""
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
-
-    def matched(self) -> dict[str, Matched]:
-        """Count, per base file, the rows that are replaced and dropped.
-
-        Raises:
-            WorkersUnfit: Spark's tasks cannot run this search.
-        """
-
-    def write(self, plan: FoldPlan, folder: str) -> list[str] | None:
-        """Rewrite the touched files. Return the names of the valid files; None means all in the folder."""
-
-
-class SnapshotFold(Protocol):
-    """The fold of one snapshot of a dataset."""
-
-    def plan(self) -> FoldPlan:
-        """Return the plan: the files to rewrite, and the exact row counts to expect."""
-
-    def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
-        """Write the files into the folder, and verify them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +54,7 @@ class KeyedFold:
     snapshot: Snapshot
 
     @cached_property
-    def _method(self) -> tuple[MergeMethod, dict[str, Matched]]:
+    def _method(self) -> tuple[ArrowMerge | ShuffleMerge, dict[str, Matched]]:
         """The chosen method, and the base files where it has found the changed keys."""
         if self.snapshot.unfolded_rows <= self.store.settings.arrow_changes_rows:
             with suppress(WorkersUnfit, OverflowError):  # a date that Python cannot hold
@@ -94,7 +68,7 @@ class KeyedFold:
         return ShuffleMerge(spark=self.spark, store=self.store, snapshot=self.snapshot)
 
     def plan(self) -> FoldPlan:
-        """Count the rows that the fold will write."""
+        """Return the plan: the files to rewrite, and the exact row counts to expect."""
         snapshot, (method, matched) = self.snapshot, self._method
         change_rows, upserts, tombstones = method.counts()
         replaced = sum(counts.replaced for counts in matched.values())
@@ -145,7 +119,7 @@ def fold(
     spark: "SparkSession",
     store: Store,
     *,
-    method: Callable[..., SnapshotFold] = KeyedFold,
+    method: "Callable[..., KeyedFold | LogFold]" = KeyedFold,
     epoch: int | None = None,
     job: str = "",
     until: int | None = None,
@@ -172,23 +146,15 @@ def fold(
             plan = replace(work.plan(), job=job, epoch=snapshot.epoch if epoch is None else epoch)
         reach("fold.after_plan")
         append_missing(store, snapshot)
-        written, outputs = _write_and_commit(store, plan, work)
+        with store.liveness_lock() as owner:
+            with discarding(store, owner.owner), disk_failures(store):
+                written = work.written(plan, attempt_folder(owner.owner, 0)) if plan.expected_rows else ()
+                outputs = manifest(store.base.path, written)
+            # After other errors than these the files may be live.
+            with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):
+                commit_fold(store, plan, written)
+        prune(store)
     return report_of(store, plan, written, started, outputs)
-
-
-def _write_and_commit(
-    store: Store, plan: FoldPlan, work: SnapshotFold
-) -> tuple[tuple[DataFile, ...], tuple[OutputFile, ...]]:
-    """Write and verify the files, commit and prune. Delete the files if they are not committed."""
-    with store.liveness_lock() as owner:
-        folder = attempt_folder(owner.owner, 0)
-        with discarding(store, owner.owner), disk_failures(store):
-            written = work.written(plan, folder) if plan.expected_rows else ()
-            outputs = manifest(store.base.path, written)
-        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
-            commit_fold(store, plan, written)
-    prune(store)
-    return written, outputs
 
 
 def check_schemas(store: Store, snapshot: Snapshot) -> None:
@@ -242,13 +208,7 @@ def _candidates(
 
 def _key_range(store: Store, file: DataFile) -> KeyRange:
     """Return the range of the key's first column, from the file's footer."""
-    path = store.base.path / file.path
-    with readable(path), store.opened(path) as parquet:
-        metadata = parquet.metadata
-    ranges = key_ranges(metadata, store.spec.key[0])
-    if not ranges or not all(group.known for group in ranges):
-        return KeyRange()
-    return KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
+    return whole_range(key_ranges(store.footer(store.base.path / file.path), store.spec.key[0]))
 
 
 def initial_plan(snapshot: Snapshot) -> FoldPlan:

@@ -55,7 +55,6 @@ from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import is_squashed
 from siltstone.delta.parquet import key_ranges
-from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Corruption
 from siltstone.failpoints import reach
 from siltstone.model.files import DataFile, may_contain
@@ -92,7 +91,7 @@ class LogFold:
         return with_period(frame, self.store)
 
     def plan(self) -> FoldPlan:
-        """Count the rows that the fold will write."""
+        """Return the plan: the files to rewrite, and the exact row counts to expect."""
         snapshot = self.snapshot
         with house_settings(self.spark):
             dropped = self.dropped
@@ -264,17 +263,10 @@ def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[Tombstone
 
 
 def _may_hide(store: Store, file: DataFile, named: Sequence[tuple[str, list[Any] | None]]) -> bool:
-    path = store.base.path / file.path
-    with readable(path), store.opened(path) as parquet:
-        metadata = parquet.metadata
-    try:
-        return any(
-            values is None or may_contain(group, values)
-            for name, values in named
-            for group in key_ranges(metadata, name)
-        )
-    except OverflowError:  # a date that Python cannot hold
-        return True
+    metadata = store.footer(store.base.path / file.path)
+    return any(
+        values is None or may_contain(group, values) for name, values in named for group in key_ranges(metadata, name)
+    )
 
 
 def estimate_log(store: Store, snapshot: Snapshot) -> FoldEstimate:

@@ -61,11 +61,7 @@ class FoldPlan:
 
 
 def by_file_name(files: Sequence[DataFile], *, dataset: str) -> dict[str, DataFile]:
-    """Return files by the last parts of their paths: Spark reports no more about the file of a row.
-
-    Raises:
-        Corruption: two files have the same name.
-    """
+    """Return files by the last parts of their paths, which must differ: Spark reports no more of a row's file."""
     names = {file.path.rsplit("/", 1)[-1]: file for file in files}
     if len(names) != len(files):
         raise Corruption(f"Dataset {dataset}: two base files have the same name; nothing was changed.")

@@ -72,11 +72,7 @@ class Disk:
 
     @classmethod
     def of(cls, store: Store) -> "Disk":
-        """List the files, then check which owners are alive.
-
-        Raises:
-            Unavailable: a folder cannot be listed.
-        """
+        """List the files, then check which owners are alive. Raise Unavailable if a folder cannot be listed."""
         try:
             listed = {table.path: list(_data_files(table.path)) for table in (store.base, store.changes)}
             owners = {owner for files in listed.values() for path, _ in files if (owner := owner_of(path))}
@@ -136,14 +132,13 @@ def _data_files(root: Path) -> Iterable[tuple[str, int]]:
 
 
 def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> VacuumReport:
-    """Delete removed files older than the retention, and orphans of dead owners.
-
-    Raises:
-        InvalidRequest: the retention is below the floor, or a table is behind a symbolic link.
-    """
+    """Delete removed files older than the retention, and orphans of dead owners."""
     hours = checked_retention(store.settings, retention_hours)
     check_no_link(store)
-    unreferenced = _ours(store, unreferenced_files(store))
+    unreferenced = unreferenced_files(store)
+    if not all(is_owned(file.path) for file in unreferenced):  # a file is also ours if the log names it as removed
+        named = {table.path: table.removed() for table in (store.base, store.changes)}
+        unreferenced = [file for file in unreferenced if is_owned(file.path) or file.path in named[file.table.path]]
     floor = store.settings.vacuum_floor_hours
     needed = {  # removed files that a reader of an older version may still need
         table.path: table.removed(within_hours=max(floor, min(hours, table.retention.hours)))
@@ -164,27 +159,19 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
 
 
 def checked_retention(settings: Settings, hours: float | None) -> float:
-    """Return the retention of a vacuum in hours; default: that of base.
-
-    Raises:
-        InvalidRequest: the retention is below the floor.
-    """
+    """Return the retention of a vacuum in hours; default: that of base. Raise InvalidRequest if it is too short."""
     floor = settings.vacuum_floor_hours
     retention = max(floor, settings.base_retention_hours) if hours is None else hours
-    if not floor <= retention < math.inf:
+    try:
+        is_valid = floor <= retention < math.inf
+    except TypeError:
+        is_valid = False
+    if not is_valid:
         raise InvalidRequest(
             f"The retention of a vacuum is at least {floor:g} h; running readers may need those files. To delete at once use "
             "compact with purge."
         )
     return retention
-
-
-def _ours(store: Store, files: list[UnreferencedFile]) -> list[UnreferencedFile]:
-    """Return the files that are provably ours: their path has the id of an owner, or the log names them as removed."""
-    if all(is_owned(file.path) for file in files):
-        return files
-    named = {table.path: table.removed() for table in (store.base, store.changes)}
-    return [file for file in files if is_owned(file.path) or file.path in named[file.table.path]]
 
 
 def check_no_link(store: Store) -> None:
@@ -203,7 +190,7 @@ def sweep_orphans(store: Store) -> int:
     orphans = [file for file in unreferenced_files(store) if not file.owner_live]
     if orphans:
         named = {table.path: table.removed() for table in (store.base, store.changes)}
-        orphans = [file for file in _ours(store, orphans) if file.path not in named[file.table.path]]
+        orphans = [file for file in orphans if is_owned(file.path) and file.path not in named[file.table.path]]
         _delete(orphans)
     _remove_empty_folders(store)
     sweep_dead(store.layout.work)

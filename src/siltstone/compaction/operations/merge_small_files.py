@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.dataset.store import Store
-from siltstone.delta.parquet import key_ranges
-from siltstone.delta.row_group_reader import readable
-from siltstone.model.files import DataFile, KeyRange
+from siltstone.delta.parquet import column_statistics, key_ranges
+from siltstone.model.files import DataFile, KeyRange, whole_range
 from siltstone.model.schema import default_of
 from siltstone.spark.arrow_tasks import in_numbered_tasks
 from siltstone.spark_tasks import merge_files
@@ -57,11 +56,7 @@ class _Input:
 def merge_small_files(
     spark: "SparkSession", store: Store, taken: Sequence[DataFile], folder: str, *, files: int
 ) -> list[str] | None:
-    """Write the sorted rows of files into `files` files. Return their names; None if a shuffle is better.
-
-    Raises:
-        WorkersUnfit: Spark's tasks cannot run this merge.
-    """
+    """Write the sorted rows of files into `files` files. Return their names; None if a shuffle is better."""
     first = store.spec.sort_by[0]
     if files > 1 and pa.types.is_floating(store.schema.field(first).type):
         return None  # NaN is in no range
@@ -83,27 +78,15 @@ def merge_small_files(
 
 
 def _read_input(store: Store, file: DataFile, first: str) -> _Input:
-    path = store.base.path / file.path
-    with readable(path), store.opened(path) as parquet:
-        metadata = parquet.metadata
-    try:
-        ranges = key_ranges(metadata, first)
-    except OverflowError:  # a date that Python cannot hold
-        ranges = [KeyRange()]
-    values = KeyRange()
-    if ranges and all(group.known for group in ranges):
-        values = KeyRange(min(group.low for group in ranges), max(group.high for group in ranges))
+    metadata = store.footer(store.base.path / file.path)
+    values = whole_range(key_ranges(metadata, first))
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return _Input(file, max(size, file.size_bytes), values, _has_nulls(metadata, first))
 
 
 def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
     """Return false only if the footer proves that every row has a value."""
-    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
-    if name not in paths:
-        return True
-    groups = [metadata.row_group(number).column(paths.index(name)) for number in range(metadata.num_row_groups)]
-    statistics = [group.statistics for group in groups]
+    statistics = column_statistics(metadata, name)
     return any(stats is None or not stats.has_null_count or stats.null_count for stats in statistics)
 
 

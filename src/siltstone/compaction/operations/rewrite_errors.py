@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from siltstone.compaction.failures import UnreadableFiles, names_file
 from siltstone.compaction.operations.unreadable_files import check_readable
+from siltstone.dataset.read.time_travel import all_there
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import DATA
@@ -20,9 +21,6 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
     """Create the folder of a job's output, and delete it on these errors.
 
     It is created here because Spark does not report clearly a missing permission or a full disk.
-
-    Raises:
-        Unavailable: the folder cannot be created.
     """
     path = store.base.path / DATA / owner
     try:
@@ -38,12 +36,9 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
 
 @contextmanager
 def disk_failures(store: Store) -> Iterator[None]:
-    """Add the dataset's name to errors of the disk, from before a commit.
+    """Convert errors of the disk, from before a commit, to Unavailable with the dataset's name.
 
     Missing files and connections to a JVM that ended are left to `spark_failures`.
-
-    Raises:
-        Unavailable: the disk refused the operation.
     """
     try:
         yield
@@ -73,7 +68,9 @@ def spark_failures(
         try:
             yield
         except spark_errors() as error:
-            if is_missing_file(error) and not _all_there(store, snapshot):
+            if is_missing_file(error) and not (  # if this process sees them all, Spark's tasks see another disk
+                all_there(store.base, snapshot.base.files) and all_there(store.changes, snapshot.unfolded)
+            ):
                 raise Conflict(gone) from error
             text, reason = error_line(error), None
             if not is_away(error):
@@ -92,12 +89,3 @@ def spark_failures(
             raise
     except FileNotFoundError as error:
         raise Conflict(gone) from error
-
-
-def _all_there(store: Store, snapshot: Snapshot) -> bool:
-    """True if this process sees every file of the snapshot. Then Spark's tasks see another disk."""
-    return all(
-        (table.path / file.path).exists()
-        for table, files in ((store.base, snapshot.base.files), (store.changes, snapshot.unfolded))
-        for file in files
-    )

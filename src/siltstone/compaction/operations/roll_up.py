@@ -14,11 +14,10 @@ from siltstone.compaction.operations.rewrite import TIER_FOLDER, rewrite
 from siltstone.compaction.planning.model import JobSpec
 from siltstone.dataset.read.spark_frames import scan
 from siltstone.dataset.store import Store
-from siltstone.delta.parquet import spark_options
 from siltstone.model.files import DataFile
 from siltstone.model.reports import RollUpReport
 from siltstone.spark.arrow_tasks import WorkersUnfit
-from siltstone.spark.output_files import discard
+from siltstone.spark.output_files import discard, write_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +39,8 @@ def roll_up(
             rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
             order = store.spec.sort_by
             parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)  # of similar size
-            options = spark_options(store.base_schema, store.spec.found_by)
-            target = str(store.base.path / folder)
-            parts.sortWithinPartitions(*order).write.options(**options).mode("error").parquet(target)
+            ordered = parts.sortWithinPartitions(*order)
+            write_frame(ordered, store.base.path, folder, schema=store.base_schema, key=store.spec.found_by)
         return names
 
     return rewrite(spark, store, planned, write, mark=f"{TIER_FOLDER}{planned.lane}", epoch=epoch, job=job)

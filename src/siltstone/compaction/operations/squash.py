@@ -12,29 +12,37 @@ Flow:
 
 A crash before 3 leaves a file of a dead owner for the sweep. After 3 the squash is done. If a fold or prune was first,
 step 3 raises Conflict, and only the work is lost.
+
+A squash beside a fold can merge rows that the fold takes with rows that it does not. Readers skip the former. A purge
+must delete them: `prune_exactly` rewrites such a file.
 """
 
+import contextlib
 import json
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compaction.operations.commit import job_info
+from siltstone.compaction.operations.commit import job_info, prune
 from siltstone.dataset.audit import append_missing
 from siltstone.dataset.read.arrow_view import change_rows_in, latest_per_key, sorted_rows
 from siltstone.dataset.snapshot import check_columns, sequence_of
 from siltstone.dataset.store import Store
-from siltstone.delta.layout import squashed_file
+from siltstone.delta.layout import is_squashed, squashed_file
 from siltstone.delta.parquet import write_file
 from siltstone.errors import Conflict, Corruption, Fenced, Gone, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.columns import OP, ROW_SEQ, SEQ, Op
+from siltstone.model.columns import APP_FOLD, APP_PRUNE, OP, ROW_SEQ, SEQ, Op
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
 from siltstone.model.reports import OutputFile, SquashReport
 from siltstone.model.small_runs import small_change_files
 from siltstone.spark.output_files import manifest
+
+PRUNE_TRIES: Final = 20
+"""Highest number of attempts of an exact prune. Each failed attempt needs a compaction that commits first."""
 
 
 def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None = None, job: str = "") -> SquashReport:
@@ -80,15 +88,58 @@ def squash(store: Store, *, many: int, dry_run: bool = False, epoch: int | None 
     )
 
 
+def prune_exactly(store: Store) -> None:
+    """Prune until no live change file holds a row that base holds.
+
+    The watermark is read before the change files. Files that have no folded row then never get one again, because
+    commits merge only live files. At most one file has rows on both sides of the watermark. It is replaced by its
+    rows above, in the commit that also prunes: followers must see the new mark when rows disappear. A crash leaves
+    what a crash of a squash leaves.
+
+    Raises:
+        Unavailable: other compactions committed first at every attempt.
+    """
+    for _ in range(PRUNE_TRIES):
+        store.base.sync()
+        watermark = store.base.pin(APP_FOLD).transactions.get(APP_FOLD, 0)
+        changes = store.changes.pin()
+        folded = tuple(file for file in changes.files if sequence_of(file) <= watermark)
+        with contextlib.suppress(Conflict, FileNotFoundError):
+            squashed = [file for file in changes.files if sequence_of(file) > watermark and is_squashed(file.path)]
+            mixed = [file for file in squashed if _first_sequence(store, file) <= watermark]
+            if not folded and not mixed:
+                return
+            if not mixed:
+                prune(store)
+                continue
+            commit = Commit(
+                kind=CommitKind.SQUASH,
+                plan_version=changes.version,
+                removes=(*folded, *mixed),
+                transactions={APP_PRUNE: watermark},
+                depends=frozenset({APP_PRUNE}),
+            )
+            _replace(store, commit, above=watermark)
+    raise Unavailable(
+        f"Dataset {store.name}: other compactions keep merging change files, so folded rows are still in them. Nothing was "
+        "deleted from disk. Purge again."
+    )
+
+
+def _first_sequence(store: Store, file: DataFile) -> int:
+    sequences = change_rows_in(store, (file,), columns=()).column(SEQ)
+    return min(sequences.to_pylist(), default=sequence_of(file))
+
+
 def _overtaken(store: Store) -> Conflict:
     return Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.")
 
 
-def _replace(store: Store, planned: Commit) -> tuple[DataFile, tuple[OutputFile, ...]]:
-    """Write the new file and commit it in place of the removed ones."""
+def _replace(store: Store, planned: Commit, *, above: int = 0) -> tuple[DataFile, tuple[OutputFile, ...]]:
+    """Write the rows with sequences `above` into a new file, and commit it in place of the removed ones."""
     with store.liveness_lock() as owner:
         relative = squashed_file(owner.owner)
-        written = _staged(store, planned.removes, relative)
+        written = _staged(store, planned.removes, relative, above=above)
         commit = replace(planned, adds=(written,))
         outputs = manifest(store.changes.path, commit.adds)
         try:
@@ -102,10 +153,11 @@ def _replace(store: Store, planned: Commit) -> tuple[DataFile, tuple[OutputFile,
     return written, outputs
 
 
-def _staged(store: Store, taken: tuple[DataFile, ...], relative: str) -> DataFile:
+def _staged(store: Store, taken: tuple[DataFile, ...], relative: str, *, above: int) -> DataFile:
     path = store.changes.path / relative
     try:
-        rows = squashed_rows(change_rows_in(store, taken), store)
+        rows = change_rows_in(store, taken)
+        rows = squashed_rows(rows.filter(pc.greater(rows.column(SEQ), above)) if above else rows, store)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(rows, path, key=store.spec.found_by)
         written = DataFile(

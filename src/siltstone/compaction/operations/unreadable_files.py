@@ -33,9 +33,7 @@ def check_readable(
 ) -> None:
     """Check the footers of files of base and of change files, and read the files that an `error` names to their end.
 
-    Raises:
-        UnreadableFiles: some files cannot be read.
-        FileNotFoundError: a file is gone. It is not damaged.
+    Raise UnreadableFiles if some cannot be read, FileNotFoundError if one is gone.
     """
     inputs = _table_files(store, files, changes)
     reasons = _reasons(inputs, error)

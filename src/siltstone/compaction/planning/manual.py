@@ -42,7 +42,7 @@ def _specs(request: CompactionRequest, name: str, store: FindStore, settings: Se
         case RequestKind.SQUASH:
             yield JobSpec(kind=JobKind.SQUASH, lane=str(JobKind.SQUASH), dataset=name)
         case RequestKind.CLUSTER:
-            yield from whole_base(store(name), by=request.by)
+            yield from whole_base(store(name).current(), by=request.by)
         case RequestKind.VACUUM:
             hours = checked_retention(settings, request.retention_hours)
             yield JobSpec(kind=JobKind.VACUUM, lane=str(JobKind.VACUUM), dataset=name, retention_hours=hours)

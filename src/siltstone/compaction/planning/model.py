@@ -1,6 +1,6 @@
 """Inputs and outputs of the planner: plain values, without a table or a clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -263,6 +263,14 @@ class View(NamedTuple):
 def idle(files: Sequence[FileEntry], busy: Busy) -> list[FileEntry]:
     """Return the files that no unfinished job uses."""
     return [file for file in files if file.path not in busy] if busy else list(files)
+
+
+def by_period(files: Iterable[FileEntry]) -> list[tuple[tuple[str, Partition], list[FileEntry]]]:
+    """Group files by period and partition, in order."""
+    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
+    for file in files:
+        groups.setdefault((file.period, file.partition), []).append(file)
+    return sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))
 
 
 def total_bytes(files: Sequence[FileEntry]) -> int:

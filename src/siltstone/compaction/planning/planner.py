@@ -23,11 +23,7 @@ _TAKES: Final = {JobKind.PURGE: (JobKind.FOLD, JobKind.SQUASH, JobKind.CLUSTER, 
 
 
 def plan(inputs: Inputs, settings: Settings, now: datetime) -> Plan:
-    """Return what a cycle would do now, and what it would leave out and why.
-
-    Raises:
-        InvalidRequest: the settings contradict each other, a table is given twice, or an unknown lane is requested.
-    """
+    """Return what a cycle would do now, and what it would leave out and why; InvalidRequest for bad inputs."""
     tier_ranks: dict[str, int] = {}  # a tier may have different targets in different datasets: the finest target counts
     for tier in (tier for table in inputs.tables for tier in table.tiers):
         tier_ranks[tier.name] = min(tier.target.rank, tier_ranks.get(tier.name, tier.target.rank))

@@ -13,7 +13,6 @@
 5. The files are cut into batches of at most `max_files`. A remainder of one file joins the last batch.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -30,6 +29,7 @@ from siltstone.compaction.planning.model import (
     Partition,
     TableState,
     View,
+    by_period,
     idle,
     unfinished_text,
 )
@@ -109,12 +109,9 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[J
 
 def _groups(table: TableState, busy: Busy) -> tuple[list[_Group], list[JobSpec]]:
     """Return the files by period and partition, in order. Also return a left-out candidate for each invalid period."""
-    by_period: defaultdict[tuple[str, Partition], list[FileEntry]] = defaultdict(list)
-    for file in table.files:
-        by_period[file.period, file.partition].append(file)
     groups: list[_Group] = []
     unreadable: list[JobSpec] = []
-    for (period, partition), files in by_period.items():
+    for (period, partition), files in by_period(table.files):
         try:
             granularity = granularity_of(period)
         except InvalidRequest as error:
@@ -169,14 +166,14 @@ def _candidates(target: JobSpec, tier: Tier, groups: list[_Group], view: View) -
 def _reason_left_out(tier: Tier, sources: _Sources, closed: datetime, view: View) -> str:
     """Return the reason why a period is left out now; empty if it is taken."""
     if closed > view.now:
-        return f"closes at {_moment(closed)}"
+        return f"closes at {closed:%Y-%m-%d %H:%M UTC}"
     if len(sources.files) < FEWEST_FILES_PER_JOB:
         return f"{sources.new} of {FEWEST_FILES_PER_JOB if view.force else tier.min_files} files"
     if view.force:
         return ""
     due = _later(closed, tier.min_age_seconds)
     if due > view.now:
-        return f"closed at {_moment(closed)}, taken from {_moment(due)} on"
+        return f"closed at {closed:%Y-%m-%d %H:%M UTC}, taken from {due:%Y-%m-%d %H:%M UTC} on"
     if sources.new < tier.min_files and len(sources.compacted) < FEWEST_FILES_PER_JOB:
         apart = f", {len(sources.compacted)} compacted one apart" if sources.compacted else ""
         return f"{sources.new} of {tier.min_files} files{apart}"
@@ -206,7 +203,3 @@ def batches(files: Sequence[FileEntry], max_files: int) -> list[Sequence[FileEnt
         last = parts.pop()
         parts[-1] = [*parts[-1], *last]
     return parts
-
-
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M UTC")

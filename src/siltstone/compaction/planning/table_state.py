@@ -55,10 +55,8 @@ def table_states(
 ) -> tuple[list[TableState], dict[str, str]]:
     """Return the states of several datasets, and the datasets that cannot be read, each with its reason.
 
-    `vacuumed_at` returns the time of a dataset's last vacuum, if it is known.
-
-    Raises:
-        SiltstoneError: a dataset cannot be read, and unreadable datasets are not to be skipped.
+    `vacuumed_at` returns the time of a dataset's last vacuum, if it is known. Without `skip_damaged`, a dataset that
+    cannot be read raises its error.
     """
     states: list[TableState] = []
     unreadable: dict[str, str] = {}

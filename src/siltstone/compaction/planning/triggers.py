@@ -17,10 +17,10 @@ from siltstone.compaction.planning.model import (
     FileEntry,
     JobKind,
     JobSpec,
-    Partition,
     Shape,
     TableState,
     View,
+    by_period,
     files_needed,
     idle,
     total_bytes,
@@ -147,10 +147,7 @@ def clusterings(
     """
     if table.shape is Shape.EVENTS or not table.cluster_by:
         return
-    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
-    for file in table.files:
-        groups.setdefault((file.period, file.partition), []).append(file)
-    for (period, partition), files in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+    for (period, partition), files in by_period(table.files):
         if all(file.tier == CLUSTERED for file in files):
             continue
         free = [file for file in idle(files, view.busy) if file.path not in taken]
