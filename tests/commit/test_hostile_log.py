@@ -149,3 +149,18 @@ def test_a_registry_that_names_a_folder_outside_the_lake_is_refused(tmp_path: Pa
     pq.write_table(found.set_column(place, found.schema.field(place), pa.array(["../../../../secret"])), row)
     with refused(Corruption, None, "../../../../secret"):
         Lake.open(lake.path, settings=FAST).dataset("a.b.c")
+
+
+def test_columns_that_are_nested_too_deeply_are_refused(path: Path):
+    deep = '{"type":"array","containsNull":true,"elementType":' * 5000 + '"long"' + "}" * 5000
+    entry = path / LOG / entry_name(0)
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            fields = f'[{{"name":"a","type":{deep},"nullable":true,"metadata":{{}}}}]'
+            line["metaData"]["schemaString"] = f'{{"type":"struct","fields":{fields}}}'
+        if "commitInfo" in line:
+            line["commitInfo"].pop("operationParameters", None)
+    entry.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(Corruption):
+        open_table(path).pin()

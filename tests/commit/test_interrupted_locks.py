@@ -1,7 +1,5 @@
 """Ctrl-C while Python code of `threading` holds a lock: nothing hangs afterwards, and futures are completed."""
 
-import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +14,8 @@ from siltstone.dataset.write.buffered_producer import Limits, Producer
 from siltstone.delta.background import Background
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.model.reports import AppendAck
+from tests.support.interrupts import SOON_SECONDS, ends_soon, interrupt, interrupted_at
 
-SOON_SECONDS = 10.0
 INTERRUPT_SECONDS = 0.3
 LIMITS = Limits(rows=2, seconds=60.0, size_bytes=1_000_000)
 
@@ -27,34 +25,6 @@ def _can_be_interrupted() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore interrupts
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def interrupted_at(number: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run work. Ctrl-C arrives inside the main thread's n-th entry of a condition; False if it enters fewer."""
-    enter, entries = threading.Condition.__enter__, iter(range(number + 1))
-
-    def enter_interrupted(condition: threading.Condition) -> bool:
-        entered = enter(condition)
-        if threading.get_ident() == threading.main_thread().ident and next(entries, None) == number:
-            interrupt()
-        return entered
-
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(threading.Condition, "__enter__", enter_interrupted)
-        work()
-    return next(entries, None) is None
-
-
-def ends_soon(work: Callable[[], object]) -> bool:
-    """Return whether a call on another thread ends."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(SOON_SECONDS)
-    return not thread.is_alive()
 
 
 def acknowledge(rows: Sequence[Any]) -> AppendAck:

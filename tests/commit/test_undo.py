@@ -12,18 +12,17 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from siltstone.clock import SystemClock
-from siltstone.config import Role
-from siltstone.coordination.leases import Leases
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.table_repair import damage_of, repair
 from siltstone.delta.checkpoints import Retention, tidy_log
-from siltstone.delta.layout import LOG, Layout, entry_name
+from siltstone.delta.layout import LOG, entry_name
 from siltstone.errors import Conflict, Corruption, Reason
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.maintenance.repair import DamageKind
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of
+from tests.support.leasing import leases_of, taken
 from tests.support.refusals import refused as refuses
 from tests.support.tables import FAST, checkpoint_and_clean
 
@@ -271,7 +270,7 @@ def test_a_commit_of_another_program_on_a_table_of_the_system_is_a_damage_and_un
     with Lake.open(root, settings=FAST) as lake:
         lake.dataset(NAME).upsert([{"id": 9, "name": "later"}])
         lake.run_cycle(only=["squash"], force=True)  # makes the journal
-        Leases(Layout.at(root), FAST, SystemClock()).hold("other", role=Role.ALL).release()
+        taken(leases_of(root)).release()
         assert lake.damages() == []
     files = len(DeltaTable(root / subject).file_uris())
     delete_all(root / subject)

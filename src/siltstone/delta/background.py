@@ -3,6 +3,7 @@
 Nothing here can fail a write. Errors are discarded, and later commits try again.
 """
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.delta.checkpoints import try_tidy_log
 from siltstone.delta.log_reader import list_log
+from siltstone.delta.log_replay import LogChanged
 from siltstone.delta.table import Table
+from siltstone.errors import SiltstoneError
 from siltstone.host.deferred_interrupts import Uninterrupted
 
 PAUSE_SECONDS: Final = 1.0
@@ -71,7 +74,7 @@ class BackgroundCheckpoints:
 
     def notice(self, table: Table, version: int, *, then: Callable[[Table], object] | None = None) -> None:
         """Record a commit. Once per checkpoint interval tidy the table's log, then call `then`."""
-        with self._mutex:
+        with contextlib.suppress(SiltstoneError, LogChanged, OSError), self._mutex:
             # several processes may each make a few commits: the log shows when the last checkpoint was
             if table.path not in self._last:
                 self._last[table.path] = max(0, list_log(table.path).newest_checkpoint)

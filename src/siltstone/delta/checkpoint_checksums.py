@@ -11,7 +11,7 @@ Writers hold `checkpoint_lock` and work in this order, so that a crash leaves no
 3. write its checksum.
 
 A reader concurrent to a writer may see the checksum of one checkpoint and the bytes of the other. It reads again until the
-checksum no longer changes.
+checksum no longer changes. A checkpoint or log that does not exist is FileNotFoundError.
 """
 
 import fcntl
@@ -51,9 +51,7 @@ def checksum_name(version: int) -> str:
 def checkpoint_lock(table: Path) -> Iterator[None]:
     """Hold the lock under which one process at a time writes checkpoints of a table. A crash releases it.
 
-    Raises:
-        FileNotFoundError: the log does not exist.
-        Unavailable: another process holds the lock for too long.
+    Unavailable if another process holds it for longer than `LOCK_SECONDS`.
     """
     clock = SystemClock()
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -74,17 +72,8 @@ def checkpoint_lock(table: Path) -> Iterator[None]:
         close(handle)
 
 
-def remove_checksum(table: Path, version: int) -> None:
-    """Delete the checksum of a checkpoint, if it exists."""
-    (table / LOG / checksum_name(version)).unlink(missing_ok=True)
-
-
 def write_checksum(table: Path, version: int, names: Sequence[str]) -> Path:
-    """Write the checksum of a checkpoint that consists of these files; return its path.
-
-    Raises:
-        FileNotFoundError: the checkpoint is gone.
-    """
+    """Write the checksum of a checkpoint that consists of these files; return its path."""
     path = table / LOG / checksum_name(version)
     text = f"{_crc(table, names):08x}"
     path.write_text(f"{text} {text}\n")
@@ -92,12 +81,7 @@ def write_checksum(table: Path, version: int, names: Sequence[str]) -> Path:
 
 
 def matches(table: Path, version: int, names: Sequence[str]) -> bool:
-    """Return whether a checkpoint matches its checksum; True if it has no checksum.
-
-    Raises:
-        FileNotFoundError: the checkpoint is gone.
-        OSError: the operating system does not let this process read the checkpoint.
-    """
+    """Return whether a checkpoint matches its checksum; True if it has no checksum."""
     for _ in range(_READ_TRIES):
         expected = _read(table, version)
         if expected is None or _crc(table, names) == expected:

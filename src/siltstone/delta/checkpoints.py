@@ -25,13 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import NS_PER_MS, Clock, epoch_ns
-from siltstone.delta.checkpoint_checksums import (
-    checkpoint_lock,
-    checksum_name,
-    matches,
-    remove_checksum,
-    write_checksum,
-)
+from siltstone.delta.checkpoint_checksums import checkpoint_lock, checksum_name, matches, write_checksum
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import LOG, entry_name, in_log
 from siltstone.delta.log_reader import (
@@ -67,11 +61,7 @@ def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) 
 
 
 def write_checkpoint(table: Path, *, durable: bool) -> int:
-    """Write and sync a checkpoint of the newest version; return that version.
-
-    Raises:
-        Unavailable: the checkpoint cannot be written.
-    """
+    """Write and sync a checkpoint of the newest version; return that version. Unavailable if it cannot be written."""
     try:
         with checkpoint_lock(table):
             version = _create_checkpoint(table).version()
@@ -98,7 +88,7 @@ def _create_checkpoint(table: Path) -> DeltaTable:
             check_entries(table)  # delta-rs would write a damaged entry into the checkpoint and so hide it
             check_checkpoint(table, list_log(table), until=handle.version())  # for the same reason
             reach("checkpoint.before_write")
-            remove_checksum(table, handle.version())
+            (table / LOG / checksum_name(handle.version())).unlink(missing_ok=True)
             handle.create_checkpoint()
         except (DeltaError, FileNotFoundError) as error:
             failure = error
@@ -155,8 +145,7 @@ def _delete_below(table: Path, listing: LogListing, floor: int) -> int:
 def heal_checkpoint(table: Path) -> bool:
     """Delete unreadable checkpoints if all entries that they replace still exist; return whether anything was deleted.
 
-    Raises:
-        Corruption: a checkpoint is unreadable and entries that it replaces were cleaned.
+    Corruption if a checkpoint is unreadable and entries that it replaces were cleaned.
     """
     listing = list_log(table)
     hint = table / LOG / LAST_CHECKPOINT

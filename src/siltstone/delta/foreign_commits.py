@@ -43,12 +43,7 @@ class UndoPlan:
 
 
 def plan_undo(table: Path, *, now_ms: int) -> UndoPlan:
-    """Plan the undo of another program's commits.
-
-    Raises:
-        Conflict: there is nothing to undo.
-        Corruption: they cannot be undone, because a log entry or a removed file is gone.
-    """
+    """Plan the undo of another program's commits. Raises as `Table.undo_foreign` does."""
     try:
         newest = DeltaTable(table)
         version = newest.version()

@@ -93,11 +93,7 @@ def folders_to_sync(relative: Iterable[str], *, synced: set[str]) -> list[str]:
 
 
 def sync_beside(handle: int, paths: Sequence[str]) -> None:
-    """Sync an open file, and in parallel other files and folders. A disk handles them together.
-
-    Raises:
-        OSError: a file or folder cannot be synced.
-    """
+    """Sync an open file, and in parallel other files and folders. A disk handles them together."""
     under_way = [_soon(path) for path in paths]
     try:
         os.fsync(handle)

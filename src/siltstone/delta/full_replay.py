@@ -11,22 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from deltalake.table import ProtocolVersions
+
 from siltstone.delta.layout import in_log
 from siltstone.delta.log_reader import LAST_CHECKPOINT, LogEntry, file_mark, list_log, read_entry
 from siltstone.model.files import DataFile
 
 MAX_ENTRIES: Final = 64
 """Largest number of entries to replay. Checkpoints come every ten commits, so a longer log is unusual."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
-    """Protocol versions and features that a table requires of its readers and writers."""
-
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: list[str] | None
-    writer_features: list[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +58,10 @@ class Replayed:
         """Return the version."""
         return self.newest
 
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ProtocolVersions:
         """Return the protocol."""
         action = self.protocol_action or {}
-        return Protocol(
+        return ProtocolVersions(
             min_reader_version=int(action["minReaderVersion"]),
             min_writer_version=int(action["minWriterVersion"]),
             reader_features=action.get("readerFeatures"),
@@ -110,11 +102,7 @@ class Replayed:
 
 
 def replay(table: Path) -> Replayed | None:
-    """Replay a log without a checkpoint. None if it has one, is long, missing or partly foreign, or was cleaned meanwhile.
-
-    Raises:
-        Corruption: an entry is damaged or missing.
-    """
+    """Replay a log without a checkpoint. None if it has one, is long, missing or partly foreign, or was cleaned meanwhile."""
     replayed = Replayed()
     try:
         listing = list_log(table)

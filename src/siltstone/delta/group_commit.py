@@ -180,10 +180,7 @@ class WriterQueue(Generic[B, R]):
     def submit_soon(self, batch: B) -> "Future[R]":
         """Return a future of the batch's result, without waiting. A result that is an exception is raised by the future.
 
-        Callbacks of the future run on the queue's own thread and may submit the next batch.
-
-        Raises:
-            Unavailable: the queue stayed full for the whole time limit.
+        Callbacks of the future run on the queue's own thread and may submit the next batch. Raises as `submit` does.
         """
         fork_safety.check()
         ticket: _FutureTicket[B, R] = _FutureTicket(batch, lead=self._start_leader)

@@ -46,11 +46,7 @@ class Layout:
 
     @classmethod
     def at(cls, path: str | Path) -> "Layout":
-        """Return the layout of a folder, absolute or relative, that exists or can be created.
-
-        Raises:
-            InvalidRequest: the path is a file, or an address that is not a local path.
-        """
+        """Return the layout of a folder. Raises as `local_folder` does."""
         return cls(local_folder(path, what="Lake path"))
 
     @property
@@ -121,6 +117,7 @@ def local_folder(path: str | Path, *, what: str) -> Path:
 
     Raises:
         InvalidRequest: the path is a file, an address that is not a local path, or not a path.
+        Unavailable: the operating system does not let this process look for the folder.
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidRequest(f"{what} must be text or a Path, not {type(path).__name__}.")
@@ -130,11 +127,13 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     root = Path(text).expanduser().absolute()
     if patterns := sorted(set(str(root)) & set("[]{}*?%\\")):
         raise InvalidRequest(f"{what} {root}: Spark reads {patterns[0]!r} as a pattern. Choose another path.")
-    for part in (root, *root.parents):
-        if part.exists():
-            if not part.is_dir():
-                raise InvalidRequest(f"{what} {root}: {part} is a file, not a folder. Choose another path.")
-            break
+    try:
+        existing = next(part for part in (root, *root.parents) if part.exists())
+        is_folder = existing.is_dir()
+    except OSError as error:
+        raise Unavailable(f"{what} {root} cannot be read ({error}). Check the path and its permissions.") from error
+    if not is_folder:
+        raise InvalidRequest(f"{what} {root}: {existing} is a file, not a folder. Choose another path.")
     return root
 
 

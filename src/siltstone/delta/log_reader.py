@@ -4,6 +4,9 @@ delta-rs opens a zero-length entry without an error and does not detect the conf
 plan is read here, line by line. Terms: an *entry* is one ``<version>.json``. An entry is *cleaned* if it is gone but a
 checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its own checksum, as
 all entries of Siltstone do (`entry_writer`). It is *foreign* if another program changed the table with it.
+
+Errors. A damaged or missing part of the log is Corruption. A part that the operating system does not let this process read is
+Unavailable. A part that was cleaned after it was listed is FileNotFoundError: list the log again.
 """
 
 import json
@@ -135,11 +138,7 @@ class LogListing:
         return missing
 
     def check_complete(self, table: Path) -> None:
-        """Refuse a log with a missing entry.
-
-        Raises:
-            Corruption: an entry is missing.
-        """
+        """Refuse a log with a missing entry."""
         if missing := self.missing():
             raise Corruption(
                 f"Log entry {entry_name(missing[0])} of {table} is missing. Restore it from a copy.",
@@ -214,12 +213,7 @@ def _mark(status: os.stat_result) -> Mark:
 
 
 def read_entry(table: Path, version: int) -> LogEntry:
-    """Read one entry.
-
-    Raises:
-        FileNotFoundError: the entry does not exist (cleaned, missing, or not yet written).
-        Corruption: the entry is empty, truncated, changed, or cannot be parsed.
-    """
+    """Read one entry. FileNotFoundError if it does not exist: it was cleaned, is missing, or is not written yet."""
     path = in_log(table, entry_name(version))
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         mark = _mark(os.fstat(file.fileno()))
@@ -228,11 +222,7 @@ def read_entry(table: Path, version: int) -> LogEntry:
 
 
 def parse_entry(content: bytes, version: int, *, where: str, mark: Mark = ()) -> LogEntry:
-    """Parse the content of an entry.
-
-    Raises:
-        Corruption: the content is empty, truncated, changed, or cannot be parsed.
-    """
+    """Parse the content of an entry. Refuse one that is empty, truncated or changed."""
     is_sealed = _check_seal(content, where)
     try:
         actions: list[dict[str, Any]] = [dict(json.loads(line)) for line in content.splitlines() if line.strip()]
@@ -350,24 +340,14 @@ def readable_versions(listing: LogListing) -> tuple[int, ...]:
 
 
 def readable_entries(table: Path) -> tuple[LogEntry, ...]:
-    """Return the entries of every version that can still be opened and whose entry exists, oldest first.
-
-    Raises:
-        FileNotFoundError: the log was cleaned meanwhile; try again.
-        Corruption: an entry is damaged.
-    """
+    """Return the entries of every version that can still be opened and whose entry exists, oldest first."""
     listing = list_log(table)
     entries = set(listing.entries)
     return tuple(read_entry(table, version) for version in readable_versions(listing) if version in entries)
 
 
 def removals(table: Path) -> dict[str, int]:
-    """Return every removed file that the log still lists, with the time of its removal in milliseconds.
-
-    Raises:
-        FileNotFoundError: the log was cleaned meanwhile; try again.
-        Corruption: a part of the log is damaged.
-    """
+    """Return every removed file that the log still lists, with the time of its removal in milliseconds."""
     listing = list_log(table)
     removes = _checkpoint_actions(table, listing, "remove", "path")
     removed = {
@@ -381,12 +361,7 @@ def removals(table: Path) -> dict[str, int]:
 
 
 def transactions(table: Path, *prefixes: str) -> dict[str, int]:
-    """Return the app transactions whose name has one of these prefixes, read together, without forgotten ones.
-
-    Raises:
-        FileNotFoundError: the log was cleaned meanwhile; try again.
-        Corruption: a part of the log is damaged.
-    """
+    """Return the app transactions whose name has one of these prefixes, read together, without forgotten ones."""
     listing = list_log(table)
     recorded = _checkpoint_actions(table, listing, "txn", "appId", "version")
     numbers = {t["appId"]: int(t["version"]) for t in recorded if t["appId"] is not None and not _is_forgotten(t)}
@@ -428,25 +403,13 @@ def _checkpoint_actions(table: Path, listing: LogListing, action: str, *fields: 
 
 
 def checkpointed_properties(table: Path) -> dict[str, str]:
-    """Return the properties of a table from its newest checkpoint; empty without a checkpoint.
-
-    Raises:
-        OSError: the log cannot be listed.
-        Corruption: the checkpoint is damaged.
-        Unavailable: the operating system does not let this process read the checkpoint.
-    """
+    """Return the properties of a table from its newest checkpoint; empty without one. OSError if the log cannot be listed."""
     actions = _checkpoint_actions(table, list_log(table), "metaData")
     return dict(actions[-1]["configuration"]) if actions else {}
 
 
 def check_checkpoint(table: Path, listing: LogListing, *, until: int) -> None:
-    """Refuse a damaged checkpoint. Checks the newest one up to a version, because that version is opened from it.
-
-    Raises:
-        FileNotFoundError: the checkpoint was cleaned.
-        Corruption: its bytes do not match its checksum.
-        Unavailable: the operating system does not let this process read the checkpoint.
-    """
+    """Refuse a damaged checkpoint. Checks the newest one up to a version, because that version is opened from it."""
     version = max((v for v in listing.checkpoints if v <= until), default=-1)
     names = listing.checkpoints.get(version, ())
     try:
@@ -467,9 +430,6 @@ def since_own(table: Path, listing: LogListing, *, until: int) -> int:
     """Return the lowest version up to `until` above Siltstone's last commit; `until` + 1 if `until` is Siltstone's own.
 
     `check_chain` reads the entries from there on, whatever checkpoints exist. They contain no rows, or are refused.
-
-    Raises:
-        Corruption: an entry is damaged.
     """
     first = until + 1
     for version in reversed([v for v in listing.entries if v <= until]):
@@ -486,9 +446,6 @@ def check_entries(table: Path) -> None:
     """Refuse a log unless all entries after the newest checkpoint exist, are complete and are Siltstone's.
 
     delta-rs reads an empty entry as an empty commit. A table opened that way would assign a sequence twice.
-
-    Raises:
-        Corruption: an entry is empty, damaged, missing, or of another program.
     """
     for _ in range(LISTING_TRIES):
         listing = list_log(table)
@@ -522,9 +479,6 @@ def check_own(table: Path | str, entry: LogEntry) -> None:
     """Refuse an entry of another program that changed the table.
 
     Siltstone knows neither the keys of its rows nor its table features, so a merged view over it would be a guess.
-
-    Raises:
-        Corruption: the entry is foreign.
     """
     if entry.is_foreign:
         what = ", ".join(
@@ -540,10 +494,8 @@ def check_own(table: Path | str, entry: LogEntry) -> None:
 def check_chain(table: Path, *, committed: int | None, version: int) -> None:
     """Refuse a table whose newest version another program committed, even if a checkpoint has replaced the entry.
 
-    `committed` is Siltstone's last version according to the table's own transaction; None before the first commit.
-
-    Raises:
-        Corruption: another program committed later, or the entries that would prove the opposite were cleaned.
+    A table without the entries that would prove the opposite is refused, too. `committed` is Siltstone's last version
+    according to the table's own transaction; None before the first commit.
     """
     if committed is None or committed == version:
         return

@@ -99,11 +99,7 @@ class ReplayedTable:
         return self._listed
 
     def transaction(self, app: str) -> int | None:
-        """Return an app transaction of the followed version.
-
-        Raises:
-            LogChanged: it must be read from entries that were cleaned meanwhile. Open the table again.
-        """
+        """Return an app transaction of the followed version. LogChanged if it is in entries that were cleaned meanwhile."""
         if app not in self._transactions:
             with late_reads():
                 self._transactions[app] = self.opened.transaction_version(app)
@@ -120,11 +116,7 @@ def late_reads() -> Iterator[None]:
 
 
 def live_files(handle: DeltaTable) -> tuple[DataFile, ...]:
-    """Return the live files of the version that delta-rs opened.
-
-    Raises:
-        Corruption: a file is not below the table, or the checkpoint contains bytes that are not text.
-    """
+    """Return the live files of the version that delta-rs opened. Refuse a path that is not below the table."""
     try:
         actions = pa.table(handle.get_add_actions(flatten=True))
         partitions = [name for name in actions.column_names if name.startswith("partition.")]

@@ -8,7 +8,7 @@ exactly one replace a row. A crash between the steps leaves a staged file. The s
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ from siltstone.model.commit import Commit, CommitKind, Committed
 from siltstone.model.files import DataFile
 from siltstone.model.spec import FIRST_FORMAT, PROPERTY_FORMAT
 
+RETAINED_ENTRIES: Final = 100
+"""Log entries that a table retains, about. Opening a table costs by the entries in its log."""
+
 
 class NamedRowTable(Table):
     """One table of named rows. Safe to share between threads."""
@@ -35,11 +38,10 @@ class NamedRowTable(Table):
         *,
         settings: Settings,
         clock: Clock,
-        entries: int,
         label: str,
     ) -> None:
-        """`columns` leaves out the name. The log has at most `entries` entries between checkpoints."""
-        retention = Retention(hours=settings.changes_retention_hours, max_entries=entries)
+        """`columns` leaves out the name."""
+        retention = Retention(hours=settings.changes_retention_hours, max_entries=RETAINED_ENTRIES)
         super().__init__(path, settings=settings, clock=clock, retention=retention, label=label)
         self._columns = columns
         self._kind = kind

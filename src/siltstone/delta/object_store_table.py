@@ -343,7 +343,7 @@ class ObjectTable:
                 return change(self._open())
             except DeltaError as error:
                 failure = error
-        raise Unavailable(f"{self.label}: the columns cannot be changed: {failure}") from failure
+        raise Unavailable(f"{self.label}: its columns or properties cannot be changed: {failure}") from failure
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Do nothing, because files of crashed writers are swept by age."""

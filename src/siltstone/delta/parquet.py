@@ -193,12 +193,23 @@ def _same(actual: pa.DataType, expected: pa.DataType) -> bool:
 
 
 def key_ranges(metadata: pq.FileMetaData, column: str) -> list[KeyRange]:
-    """Return the range of a column in each row group."""
+    """Return the range of a column in each row group. It is unknown if it has a date that Python cannot represent."""
+    return [_key_range(statistics) for statistics in column_statistics(metadata, column)]
+
+
+def _key_range(statistics: pq.Statistics | None) -> KeyRange:
+    with contextlib.suppress(OverflowError):
+        if statistics is not None and statistics.has_min_max:
+            return KeyRange(statistics.min, statistics.max)
+    return KeyRange()
+
+
+def column_statistics(metadata: pq.FileMetaData, column: str) -> list[pq.Statistics | None]:
+    """Return the statistics of a column in each row group; None if the file does not have them, or not the column."""
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
     index = paths.index(column) if column in paths else -1  # by path, because inner fields may have the key's name too
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    statistics = [group.column(index).statistics if index >= 0 else None for group in groups]
-    return [KeyRange(s.min, s.max) if s is not None and s.has_min_max else KeyRange() for s in statistics]
+    return [group.column(index).statistics if index >= 0 else None for group in groups]
 
 
 def stat_columns(schema: pa.Schema, *, sort: Sequence[str], subject: Collection[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 A log is data that another user may have written. Delta allows absolute paths, URLs and ``..`` in it, and a file system allows
 links. A reader that follows one shows a file of its own user as rows of the lake. A compactor copies it into the lake.
-Siltstone writes none of these, so a table that has one is Corruption.
+Siltstone writes none of these, so each function here raises Corruption for a table that has one.
 """
 
 import os
@@ -26,9 +26,6 @@ def checked(path: str) -> str:
 
     >>> checked("data/ab12/0/part-0.parquet")
     'data/ab12/0/part-0.parquet'
-
-    Raises:
-        Corruption: the path is absolute, a URL, or leads upwards.
     """
     if _OUTSIDE.search(path):
         raise Corruption(
@@ -39,11 +36,7 @@ def checked(path: str) -> str:
 
 
 def check_links(table: Path, paths: Iterable[str]) -> None:
-    """Refuse files that are symbolic links, or that are below a linked folder of the table. Missing files are skipped.
-
-    Raises:
-        Corruption: a file or folder is a link.
-    """
+    """Refuse files that are symbolic links, or that are below a linked folder of the table. Missing files are skipped."""
     by_folder: dict[str, set[str]] = {}
     for path in paths:
         folder, _, name = path.rpartition("/")

@@ -32,18 +32,10 @@ class ReadCache:
         self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
         self._of_folder: dict[Path, set[_Key]] = {}
         self._state: dict[Path, State] = {}
-        self._generation = 0
-        self._size_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the cached parts in bytes."""
-        return self._size_bytes
-
-    @property
-    def generation(self) -> int:
+        self.generation = 0
         """Number of `forget` calls. A reader reads it before its snapshot."""
-        return self._generation
+        self.size_bytes = 0
+        """Size of the cached parts."""
 
     def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "CacheReader":
         """Begin to read a folder at a state with these live files.
@@ -55,7 +47,7 @@ class ReadCache:
             since: `generation` before the state was read.
         """
         with self._mutex:
-            if since == self._generation and state > self._state.get(folder, ()):
+            if since == self.generation and state > self._state.get(folder, ()):
                 names = set(live)
                 for key in [key for key in self._of_folder.get(folder, ()) if key[1] not in names]:
                     self._drop(key)
@@ -65,7 +57,7 @@ class ReadCache:
     def forget(self, folder: Path) -> None:
         """Evict everything of a folder, because rows that a purge deletes from disk must not stay in memory."""
         with self._mutex:
-            self._generation += 1
+            self.generation += 1
             for key in list(self._of_folder.get(folder, ())):
                 self._drop(key)
             self._state.pop(folder, None)
@@ -87,20 +79,20 @@ class ReadCache:
         """Cache a part, unless the visit is outdated or the part is too large. Evicts the least recently used parts."""
         size = size_bytes + ENTRY_BYTES
         with self._mutex:
-            if visit.since != self._generation or self._state.get(key[0]) != visit.state or size > self.limit_bytes:
+            if visit.since != self.generation or self._state.get(key[0]) != visit.state or size > self.limit_bytes:
                 return
             self._drop(key)
             self._entries[key] = (value, size)
             self._of_folder.setdefault(key[0], set()).add(key)
-            self._size_bytes += size
-            while self._size_bytes > self.limit_bytes:
+            self.size_bytes += size
+            while self.size_bytes > self.limit_bytes:
                 self._drop(next(iter(self._entries)))
 
     def _drop(self, key: _Key) -> None:
         entry = self._entries.pop(key, None)
         if entry is None:
             return
-        self._size_bytes -= entry[1]
+        self.size_bytes -= entry[1]
         keys = self._of_folder[key[0]]
         keys.discard(key)
         if not keys:

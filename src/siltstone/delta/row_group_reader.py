@@ -23,7 +23,7 @@ from siltstone.delta.parquet import READ_ERRORS, key_ranges
 from siltstone.delta.read_cache import CacheReader
 from siltstone.host.system_errors import read_failure
 from siltstone.model.arrays import Numbers
-from siltstone.model.files import KeyRange
+from siltstone.model.files import KeyRange, whole_range
 from siltstone.model.schema import default_of, filled
 from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
 
@@ -53,10 +53,7 @@ class GroupedFile:
     @cached_property
     def whole(self) -> KeyRange:
         """The range of the first key column in the whole file."""
-        firsts = [ranges[0] for ranges in self.groups]
-        if not all(key_range.known for key_range in firsts):
-            return KeyRange()
-        return KeyRange(min((r.low for r in firsts), default=None), max((r.high for r in firsts), default=None))
+        return whole_range([ranges[0] for ranges in self.groups])
 
     @cached_property
     def size_bytes(self) -> int:
@@ -88,7 +85,8 @@ class FileReader:
         if footer is None:
             with self._open(None) as file:
                 metadata = file.metadata
-            footer = GroupedFile(metadata=metadata, groups=_ranges(metadata, self.key))
+            groups = tuple(zip(*(key_ranges(metadata, name) for name in self.key), strict=True))
+            footer = GroupedFile(metadata=metadata, groups=groups)
             self.visit.put(self.path, _FOOTER, footer, metadata.serialized_size * FOOTER_GROWTH)
         return footer
 
@@ -175,14 +173,3 @@ def _picked(table: pa.Table, rows: Numbers) -> pa.Table:
         chosen = np.zeros(table.num_rows, dtype=bool)
         chosen[rows] = True
         return table.filter(pa.array(chosen))
-
-
-def _ranges(metadata: pq.FileMetaData, key: Sequence[str]) -> tuple[tuple[KeyRange, ...], ...]:
-    """Return for each row group the range of each key column."""
-    columns: list[list[KeyRange]] = []
-    for name in key:
-        try:
-            columns.append(key_ranges(metadata, name))
-        except OverflowError:  # a date that Python cannot represent
-            columns.append([KeyRange()] * metadata.num_row_groups)
-    return tuple(zip(*columns, strict=True))

@@ -212,7 +212,7 @@ class Table(TableReader):
 
         Raises:
             Conflict: there is nothing to undo, or another process committed first. Nothing was changed.
-            Corruption: the foreign commits cannot be undone.
+            Corruption: the foreign commits cannot be undone, because a log entry or a removed file is gone.
             Unavailable: the disk failed.
         """
         with self._mutex, Uninterrupted(), self._commit_lock():

@@ -10,6 +10,7 @@ A refresh costs a few stats when nothing has changed, and the reading of the new
 
 Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log entry, a
 commit of another program, and table features that Siltstone does not write are Corruption, although delta-rs would open them.
+A log that cannot be read now, or that is cleaned during every attempt to read it, is Unavailable.
 """
 
 import contextlib
@@ -131,11 +132,7 @@ class TableReader:
         return _table_version(past, apps)
 
     def check_there(self) -> None:
-        """Check, without waiting for a lock, that the table's log still exists.
-
-        Raises:
-            Gone: the log does not exist.
-        """
+        """Raise Gone if the table's log no longer exists. Does not wait for a lock."""
         if not (self.path / LOG).is_dir():
             raise self._gone()
 
@@ -168,12 +165,7 @@ class TableReader:
             return self._retried(read)
 
     def _retried(self, read: Callable[[], T]) -> T:
-        """Read the log, and read it again if it was cleaned meanwhile.
-
-        Raises:
-            Unavailable: the log was cleaned during each attempt.
-            Corruption: a part of the log is damaged.
-        """
+        """Read the log, and read it again if it was cleaned meanwhile."""
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(LogChanged, FileNotFoundError), log_errors(self.path / LOG):
                 return read()
@@ -212,19 +204,11 @@ class TableReader:
         return {path for path, at_ms in self.removals().items() if at_ms > cut_ms}
 
     def removals(self) -> dict[str, int]:
-        """Return every removed file that the log still lists, with the time of its removal in milliseconds.
-
-        Raises:
-            Unavailable: the log cannot be listed.
-        """
+        """Return every removed file that the log still lists, with the time of its removal in milliseconds."""
         return self._retried(lambda: removals(self.path))
 
     def marks(self, *prefixes: str) -> dict[str, int]:
-        """Return the app transactions whose name has one of these prefixes, read from the newest log.
-
-        Raises:
-            Unavailable: the log cannot be listed.
-        """
+        """Return the app transactions whose name has one of these prefixes, read from the newest log."""
         return self._retried(lambda: transactions(self.path, *prefixes))
 
     def _current(self) -> ReplayedTable:
@@ -291,7 +275,7 @@ class TableReader:
             followed = ReplayedTable(self.path, opened, opened_seconds=self._clock.monotonic_seconds())
             self._check_features(followed)
             check_chain(self.path, committed=followed.transaction(APP_COMMITTED), version=followed.version)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise Corruption(
                 f"{self.label}: the metadata of {self.path} cannot be parsed ({error!r}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,

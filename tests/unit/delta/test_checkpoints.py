@@ -1,5 +1,6 @@
 import datetime
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 from siltstone.clock import SystemClock
 from siltstone.delta import checkpoints as upkeep
+from siltstone.delta.background import Background, BackgroundCheckpoints
 from siltstone.delta.checkpoint_checksums import checkpoint_lock
 from siltstone.delta.checkpoints import Retention, clean_log, forget_history, heal_checkpoint
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log
 from siltstone.errors import Corruption, Reason
 from tests.support.refusals import refused
+from tests.support.tables import FAST, make_table
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWN = '{"commitInfo": {"siltstone.kind": "append"}}\n{"txn": {"appId": "a", "version": 1}}\n'
@@ -205,3 +208,9 @@ def test_a_checkpoint_that_was_cleaned_since_it_was_listed_is_not_damaged(
     monkeypatch.setattr(upkeep, "list_log", lambda _: listing)
     heal_checkpoint(table)
     assert versions_of(table) == (list(range(5, 12)), [9])
+
+
+def test_a_log_that_cannot_be_listed_does_not_fail_the_commit_before(tmp_path: Path):
+    table = make_table(tmp_path / "t", appends=1)
+    shutil.rmtree(table.path)
+    BackgroundCheckpoints(Background(), settings=FAST, clock=SystemClock()).notice(table, 1)

@@ -9,6 +9,7 @@ import pytest
 
 from siltstone.delta.group_commit import WriterQueue
 from siltstone.errors import Conflict, Unavailable
+from tests.support.faults import InterruptedEvent
 from tests.support.internals import leave_queue, new_tickets, report_round, waiting_in
 
 
@@ -146,20 +147,6 @@ def test_a_returning_writer_does_not_wait_for_those_that_stay_away(monkeypatch: 
         ten_in_two_rounds(gate, queue, pool)
         assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
     assert gate.groups[-1] == [10]
-
-
-class InterruptedEvent(threading.Event):
-    """An event whose lock is held when Ctrl-C comes, as in the first instructions of `threading.Event.set`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-    def set(self) -> None:
-        self.lock.acquire()
-        os.kill(os.getpid(), signal.SIGINT)
-        super().set()
-        self.lock.release()
 
 
 def test_an_interrupt_while_a_batch_enters_leaves_no_lock_held(monkeypatch: pytest.MonkeyPatch):

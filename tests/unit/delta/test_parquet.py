@@ -17,6 +17,7 @@ from siltstone.delta.parquet import (
     ROW_GROUP_ROWS,
     bloom_columns,
     data_file,
+    key_ranges,
     log_statistics,
     read_footer,
     spark_options,
@@ -26,6 +27,7 @@ from siltstone.delta.parquet import (
 from siltstone.delta.table import Table
 from siltstone.errors import Corruption, Reason
 from siltstone.model.commit import Commit, CommitKind
+from siltstone.model.files import KeyRange, whole_range
 from tests.support.refusals import refused
 from tests.support.tables import open_table
 
@@ -136,6 +138,15 @@ def test_whole_milliseconds_stay_as_they_are(tmp_path: Path):
 )
 def test_times_outside_of_the_calendar_have_no_limits_and_are_no_error(tmp_path: Path, array: pa.Array):
     assert limits(tmp_path, array) == (None, None)
+
+
+def test_a_row_group_with_a_day_after_9999_has_an_unknown_range(tmp_path: Path):
+    days = pa.array([20_000] * ROW_GROUP_ROWS + [3_000_000], pa.int32()).cast(pa.date32())
+    write_file(pa.table({"day": days}), tmp_path / "f.parquet", key=())
+    day = datetime.date(2024, 10, 4)
+    ranges = key_ranges(pq.read_metadata(tmp_path / "f.parquet"), "day")
+    assert ranges == [KeyRange(day, day), KeyRange()]
+    assert whole_range(ranges) == KeyRange()
 
 
 def test_the_end_of_time_as_people_write_it_has_limits(tmp_path: Path):
