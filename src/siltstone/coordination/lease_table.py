@@ -28,7 +28,6 @@ from siltstone.model.lease import LeaseRow
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
 APP_LEASE: Final = "lease/"
-RETAINED_ENTRIES: Final = 100
 READ_TRIES: Final = 5
 """Highest number of tries to read a row. Its file can be replaced and deleted after the log was read."""
 _ROW: Final = pa.schema(
@@ -61,7 +60,6 @@ class LeaseTable:
     """The lease rows of one lake."""
 
     def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Read and write nothing yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -72,11 +70,9 @@ class LeaseTable:
     def write(self, row: LeaseRow, *, allowed: Callable[[int, str | None], bool]) -> None:
         """Commit one row in place of the previous one.
 
-        `allowed` gets the epoch and the live file of each parent that the commit is tried on. A crash leaves a staged
-        file that no log names, or the new row and the file of the old row, which no log names any more.
-
-        Raises:
-            Conflict: the commit is no longer allowed. Nothing was changed.
+        `allowed` gets the epoch and the live file of each parent that the commit is tried on. Conflict if it is False.
+        A crash leaves a staged file that no log names, or the new row and the file of the old row, which no log names
+        any more.
         """
 
         def check(epoch: int, live: DataFile | None) -> None:
@@ -178,7 +174,9 @@ class LeaseTable:
             if self._exists():
                 return
             if not self._layout.is_lake():
-                raise NotFound(f"There is no lake at {self._layout.root} yet; silt create makes it.")
+                raise NotFound(
+                    f"There is no lake at {self._layout.root} yet. Check the path, or make one with silt create."
+                )
             with contextlib.suppress(Conflict):
                 self._table.create_empty()
 
@@ -189,7 +187,6 @@ class LeaseTable:
             CommitKind.LEASE,
             settings=self._settings,
             clock=self._clock,
-            entries=RETAINED_ENTRIES,
             label=f"The leases of lake {self._layout.root}",
         )
 

@@ -59,7 +59,6 @@ class Leases:
     """The leases of one lake. Use one object for as long as you wait for a lease, because it remembers the rows it has seen."""
 
     def __init__(self, layout: Layout, settings: Settings, clock: Clock) -> None:
-        """Read and write nothing yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -125,21 +124,6 @@ class Leases:
             taken_from=before.row if before and state is not LeaseState.FREE else None,
         )
 
-    def hold(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease":
-        """Acquire the lease or raise with its holder. `with leases.hold(...) as lease:` renews it inside and releases it after.
-
-        Raises:
-            Conflict: a live holder has the lease.
-        """
-        lease = self.take(name, role=role, ttl_seconds=ttl_seconds)
-        if lease is not None:
-            return lease
-        row = self.row(name)
-        holder = row.described() if row is not None else "another process"
-        raise Conflict(
-            f"Lease {name!r} of lake {self._layout.root} is held by {holder}. Leave the work to it, or wait until it ends."
-        )
-
     def _new_row(self, name: str, before: CachedRow | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
         now = self._clock.now()
         return LeaseRow(
@@ -186,7 +170,6 @@ class Lease:
         clock: Clock,
         taken_from: LeaseRow | None,
     ) -> None:
-        """Called by `Leases.take` and `Leases.hold`."""
         self.taken_from = taken_from
         """The dead or expired holder from which this lease was taken over, if any. It may have left unfinished work."""
         self.trouble: str | None = None

@@ -5,6 +5,7 @@ names. Files of a live owner may become part of a commit at any moment, files of
 The lock protects files from deletion. It decides nothing about commits.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -30,7 +31,8 @@ class LivenessLock:
         """Release the lock. A crash does the same, but leaves the empty file for the sweep."""
         if self._handle is not None:
             if self._process == os.getpid():  # in a forked child the file belongs to the parent
-                self._path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the sweep deletes the file
+                    self._path.unlink()
             close(self._handle)
             self._handle = None
 
@@ -44,14 +46,17 @@ class LivenessLock:
 def _lock(path: Path) -> int:
     """Create the file and lock it. If a sweep deletes it between the two steps, start over."""
     while True:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle = own(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
         try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(handle), path.stat()):
-                return own(handle)
+                return handle
         except FileNotFoundError:
             pass
-        os.close(handle)
+        except BaseException:
+            close(handle)
+            raise
+        close(handle)
 
 
 def is_live(folder: Path, owner: str) -> bool:

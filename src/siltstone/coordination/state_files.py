@@ -9,6 +9,8 @@
 
 A crash leaves a file as before or as after, and perhaps a draft, which the next write replaces.
 No file decides who may commit: leases and epochs do.
+
+A file that cannot be read or written now is Unavailable. A damaged one is Corruption.
 """
 
 import datetime
@@ -40,17 +42,11 @@ class StateFiles:
     """The state files of one folder, by default those of the compactor."""
 
     def __init__(self, layout: Layout, *, durable: bool, folder: Path | None = None) -> None:
-        """Use this folder; nothing is read or written yet."""
         self.folder = folder or layout.compactor
         self._durable = durable
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a file; None if it does not exist.
-
-        Raises:
-            Unavailable: the file cannot be read now.
-            Corruption: the file is damaged.
-        """
+        """Return the content of a file; None if it does not exist."""
         path = self.folder / name
         try:
             content = json.loads(path.read_bytes())
@@ -65,11 +61,7 @@ class StateFiles:
         return content
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Replace a file.
-
-        Raises:
-            Unavailable: the file cannot be written now; the old content is still there.
-        """
+        """Replace a file. After an error it has the old content or the new one."""
         path = self.folder / name
         draft = path.with_name(f".{name}.{process_name()}")
         try:
@@ -99,12 +91,7 @@ class StateFiles:
         return True
 
     def cycles(self) -> dict[str, Any]:
-        """Return the content of ``cycles.json``; empty if it does not exist.
-
-        Raises:
-            Unavailable: it cannot be read now.
-            Corruption: it is damaged, or has values that no cycle writes.
-        """
+        """Return the content of ``cycles.json``; empty if it does not exist. Refuse values that no cycle writes."""
         content = self.read(CYCLES) or {}
         last, ended, settled = content.get("last", 0), content.get("ended"), content.get("settled", {})
         is_ended = ended is None or (isinstance(ended, dict) and ended.keys() >= ENDED)

@@ -15,9 +15,5 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def private_cache(name: str) -> Path:
-    """Return a folder of the cache that only its owner can enter, for files with user data.
-
-    Raises:
-        Unavailable: the folder belongs to another user, or cannot be created.
-    """
+    """Return a folder of the cache that only its owner can enter, for files with user data. Raises as `private_folder`."""
     return private_folder(cache_folder() / name, remedy="Set XDG_CACHE_HOME to a folder of your own.")

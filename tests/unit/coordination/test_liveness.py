@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import signal
@@ -54,6 +55,29 @@ def test_an_owner_in_another_process_is_live_until_it_is_killed(tmp_path: Path):
     assert (tmp_path / "child").exists(), "a crash leaves the empty file for the sweep"
     assert sweep_dead(tmp_path) == 1
     assert not (tmp_path / "child").exists()
+
+
+def test_a_lock_that_the_file_system_refuses_leaves_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(_handle: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
+        LivenessLock(tmp_path, "a")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_release_that_cannot_delete_its_file_leaves_it_to_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(_path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as read_only:
+        lock = LivenessLock(tmp_path, "a")
+        read_only.setattr(Path, "unlink", refuse)
+        lock.close()
+    assert not is_live(tmp_path, "a")
+    assert sweep_dead(tmp_path) == 1
 
 
 def test_a_sweep_deletes_locks_of_dead_owners_only(tmp_path: Path):
