@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.shapes import SHAPES, tables
-from siltstone.query.translate.subset import ITEMS, Part
 from siltstone.spark.session import EXCLUDED_RULES, SUBQUERY_RULES
 from tests.differential.asking import Seen, ask_generated, is_ordered
 from tests.differential.data import others, rows
@@ -18,6 +17,7 @@ from tests.differential.engines import Cold, Hot, differences
 from tests.differential.expressions import EXPRESSIONS
 from tests.differential.parameters import PARAMETERS
 from tests.differential.queries import QUERIES
+from tests.differential.subset import ITEMS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +140,7 @@ KINDS = (
     *("bool", "int8", "int16", "int32", "int64", "float", "double", "decimal128", "string", "binary", "date32[day]"),
     *("timestamp[us, tz=UTC]", "timestamp[us]", "list", "map", "struct"),
 )
-OF_TYPES = {item.name for item in ITEMS if item.part is Part.TYPE}
+OF_TYPES = {item.name for item in ITEMS if item.part == "Types"}
 """Items that are seen by the types of answers."""
 
 

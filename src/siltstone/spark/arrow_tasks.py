@@ -46,11 +46,7 @@ def send_by_value() -> None:
 
 
 def in_numbered_tasks(spark: "SparkSession", count: int, work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
-    """Run `work` on the numbers below `count`, one per task, and yield each number with its small result.
-
-    Raises:
-        WorkersUnfit: Spark's tasks cannot run it.
-    """
+    """Run `work` on the numbers below `count`, one per task, and yield each number with its small result."""
     numbers = spark.range(0, count, 1, numPartitions=count)
     for row in answers(numbers, in_tasks(work), "id long, answer binary").to_pylist():
         yield row["id"], row["answer"]

@@ -98,11 +98,7 @@ class ServerDaemon:
         raise Unavailable(f"Another daemon serves {self._folder}.")
 
     def start(self) -> tuple[ConnectServer, RunningServer]:
-        """Start the server and publish it to clients.
-
-        Raises:
-            Unavailable: the server did not start.
-        """
+        """Start the server and publish it to clients."""
         token = secrets.token_hex(TOKEN_BYTES)
         ui_port = int(self._settings.spark.get("spark.ui.port", 0)) or free_port() if self._ui else 0
         server = connect_server(

@@ -28,7 +28,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -71,8 +70,8 @@ _jvm_pids: list[int] = []
 """Process id of the JVM that this process started for a classic session."""
 _scratch: list[Scratch] = []
 """The scratch folder of that JVM, which is removed when the process ends."""
-_shared_sessions: "list[_SharedSession]" = []
-"""The sessions of this process on shared servers: at most one per role."""
+_shared_sessions: "dict[ServerRole, SparkSession]" = {}
+"""The sessions of this process on shared servers."""
 _server_handles: "WeakKeyDictionary[SparkSession, SharedServerHandle]" = WeakKeyDictionary()
 """The handle of the shared server of each session, also after the server has ended."""
 _query_sessions: "WeakKeyDictionary[SparkSession, dict[str, SparkSession]]" = WeakKeyDictionary()
@@ -89,15 +88,6 @@ LIMIT of an ordered subquery. The resulting join loses the order, and so the LIM
 """
 MEANING: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """Session settings that affect the meaning of a query."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SharedSession:
-    """A session on a shared server, and the handle of that server."""
-
-    session: "SparkSession"
-    handle: SharedServerHandle
-    role: ServerRole
 
 
 def session(
@@ -121,20 +111,18 @@ def session(
         return given
     with _starting:
         # the session of a server that has ended is not used again
-        for lost in [shared for shared in _shared_sessions if not shared.handle.alive()]:
-            _release(lost.session)
-            lost.handle.leave()
-            _shared_sessions.remove(lost)
+        for lost in [used for used, shared in _shared_sessions.items() if not _server_handles[shared].alive()]:
+            _release(_shared_sessions[lost])
+            _server_handles[_shared_sessions.pop(lost)].leave()
         _require_jvm()
         running = _active_session()
-        is_shared = any(shared.session is running for shared in _shared_sessions)
+        is_shared = any(shared is running for shared in _shared_sessions.values())
         if running is not None and not (is_shared and shares(settings)):
             return running
         if settings.spark_remote:
             started = _join_remote(settings)
         elif shares(settings):
-            existing = next((shared.session for shared in _shared_sessions if shared.role is server), None)
-            started = existing or _join_shared(settings, server, announce)
+            started = _shared_sessions.get(server) or _join_shared(settings, server, announce)
         else:
             _announce(announce, f"Starting Spark, about {START_SECONDS} s")
             started = _start(settings, role)
@@ -188,7 +176,8 @@ def shares(settings: Settings) -> bool:
 
 def ended_out_of_memory() -> bool:
     """True if this process's Spark, which no longer answers, ended because it ran out of memory."""
-    if any(says_out_of_memory(line) for shared in _shared_sessions for line in shared.handle.log_tail()):
+    handles = [_server_handles[shared] for shared in list(_shared_sessions.values())]
+    if any(says_out_of_memory(line) for handle in handles for line in handle.log_tail()):
         return True
     return jvm_ended_with(seconds=ENDING_SECONDS) in OUT_OF_MEMORY_CODES
 
@@ -216,7 +205,7 @@ def _require_jvm() -> None:
 def is_running() -> bool:
     """True if this process has a session; on shared servers, one for queries. Does not import PySpark."""
     if _shared_sessions:
-        return any(shared.role is ServerRole.QUERIES for shared in _shared_sessions)
+        return ServerRole.QUERIES in _shared_sessions
     return bool(_jvm_pids) or ("pyspark" in sys.modules and _active_session() is not None)
 
 
@@ -237,9 +226,8 @@ def interrupt() -> None:
         return
     from pyspark.errors import PySparkException
 
-    running = _active_session()
-    jobs = [shared.session for shared in _shared_sessions if shared.role is ServerRole.JOBS]
-    for active in jobs or ([] if running is None or _shared_sessions else [running]):
+    active = _shared_sessions.get(ServerRole.JOBS) if _shared_sessions else _active_session()
+    if active is not None:
         with suppress(PySparkException):  # a lost server does not run our jobs
             active.interruptAll()
 
@@ -277,8 +265,8 @@ def _join_shared(settings: Settings, role: ServerRole, announce: Callable[[str],
     handle = server.join()
     with _without_proxy():
         joined = _connect(handle.running.connection, retries=LOCAL_RETRIES)
-    _shared_sessions.append(_SharedSession(session=joined, handle=handle, role=role))
     _server_handles[joined] = handle
+    _shared_sessions[role] = joined
     return joined
 
 

@@ -337,11 +337,7 @@ def all_server_folders() -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Create the folder, for its owner only.
-
-    Raises:
-        Unavailable: the folder belongs to another user.
-    """
+    """Create the folder, for its owner only. Raises Unavailable if it belongs to another user."""
     for path in (folder.parent, folder):
         private_folder(path, remedy="Set XDG_CACHE_HOME to a folder of your own, or the setting spark_shared to false.")
 
@@ -365,18 +361,18 @@ def read_state(folder: Path) -> RunningServer | None:
 
 def write_state(folder: Path, running: RunningServer) -> None:
     """Publish the server to clients."""
-    _publish(folder / STATE_FILE, asdict(running), draft=folder / f".{STATE_FILE}.{os.getpid()}")
+    _publish(folder / STATE_FILE, asdict(running))
 
 
 def write_suspect(folder: Path, *, port: int, operations: Sequence[str]) -> Path:
     """Report operations of the server at a port to its daemon: they were interrupted and have not ended."""
-    name = secrets.token_hex(8)
-    report = {"port": port, "operations": list(operations)}
-    return _publish(folder / SUSPECTS.replace("*", name), report, draft=folder / f".suspect.{name}")
+    path = folder / SUSPECTS.replace("*", secrets.token_hex(8))
+    return _publish(path, {"port": port, "operations": list(operations)})
 
 
-def _publish(path: Path, content: Mapping[str, Any], *, draft: Path) -> Path:
+def _publish(path: Path, content: Mapping[str, Any]) -> Path:
     """Write a file that its readers see complete or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
         json.dump(content, file)
@@ -385,9 +381,8 @@ def _publish(path: Path, content: Mapping[str, Any], *, draft: Path) -> Path:
 
 def write_ended(folder: Path, running: RunningServer) -> None:
     """Record that this server was ended because a query could not be stopped, for its clients."""
-    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with suppress(OSError), os.fdopen(os.open(folder / ENDED_FILE, flags, 0o600), "w") as file:
-        json.dump({"port": running.port}, file)
+    with suppress(OSError):
+        _publish(folder / ENDED_FILE, {"port": running.port})
 
 
 def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]:

@@ -47,11 +47,7 @@ class CsvForm:
     decimal_comma: bool = False
 
     def fields(self, lines: Sequence[str]) -> "Iterator[list[str]]":
-        """Split lines into fields.
-
-        Raises:
-            csv.Error: a quote is not closed, or text follows a closing quote.
-        """
+        """Split lines into fields. A quote that is not closed, or text after a closing quote, is a `csv.Error`."""
         return csv.reader(
             lines,
             delimiter=self.delimiter,

@@ -10,7 +10,7 @@ The block has a CRC-32 of the bytes between the pages and the block (the *indexe
 *footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can read the file. A file
 without a block was written by an earlier version or by another program, and is read without this check.
 
-A mismatch is `pyarrow.ArrowInvalid`, like any other damage that Arrow finds.
+A mismatch is `pyarrow.ArrowInvalid`, like other damage that Arrow finds. Damage may also be an OSError without a number.
 """
 
 import struct
@@ -45,11 +45,6 @@ def open_parquet(
     """Open a Parquet file. With `verify`, check its footer now, unless `metadata` has it, and its pages when they are read.
 
     With `indexes`, also do the checks of `check_file` now.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        pa.ArrowException: the file is damaged.
-        OSError: the file cannot be read, or (without a number) is damaged.
     """
     with pa.OSFile(str(path)) as source:  # from a path pyarrow would first determine the file system
         if verify and metadata is None:
@@ -61,11 +56,7 @@ def open_parquet(
 
 
 def check_rows(count: int, expected: int) -> None:
-    """Compare the number of rows read with the footer's count, because no checksum covers the headers of pages.
-
-    Raises:
-        pa.ArrowInvalid: they differ.
-    """
+    """Compare the number of rows read with the footer's count, because no checksum covers the headers of pages."""
     if count != expected:
         raise pa.ArrowInvalid(f"{count} rows were read, but its footer counts {expected}")
 
@@ -78,11 +69,7 @@ def batches(
     groups: Sequence[int] | None = None,
     use_threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, or of some of its row groups, in batches, and check their number.
-
-    Raises:
-        pa.ArrowException: the file is damaged.
-    """
+    """Yield the rows of a file, or of some of its row groups, in batches, and check their number."""
     selected = list(range(file.num_row_groups)) if groups is None else list(groups)
     expected = sum(file.metadata.row_group(number).num_rows for number in selected)
     count = 0
@@ -95,23 +82,13 @@ def batches(
 
 
 def check_file(path: str | Path) -> None:
-    """Check the footer and the indexes of a file, for a reader that does not check them.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        pa.ArrowInvalid: the file is damaged.
-        OSError: the file cannot be read.
-    """
+    """Check the footer and the indexes of a file, for a reader that does not check them."""
     with pa.OSFile(str(path)) as source:
         _check(source, indexes=True)
 
 
 def parse_file(content: bytes) -> pa.Table:
-    """Return the rows of a Parquet file in memory, with its checksums verified.
-
-    Raises:
-        pa.ArrowException: the file is damaged.
-    """
+    """Return the rows of a Parquet file in memory, with its checksums verified."""
     source = pa.BufferReader(content)
     _check(source, indexes=False)
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
@@ -131,9 +108,6 @@ def add_checksums(path: str | Path, metadata: pq.FileMetaData | None = None) -> 
     """Write the checksum block into a file that no log names yet. A file that already has one does not change.
 
     A crash or a full disk meanwhile leaves a file that is not valid Parquet, and that no log names.
-
-    Raises:
-        OSError: the disk wrote only a part.
     """
     with pa.OSFile(str(path)) as source:
         footer_at = _footer_at(source)

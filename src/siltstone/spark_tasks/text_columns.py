@@ -25,10 +25,9 @@ def quick_column(
     timestamp_format: str | None = None,
     decimal_comma: bool = False,
 ) -> pa.Array:
-    """Cast a column of texts that all have a plain form. The options are those of `values.text_reader`.
+    """Cast a column of texts that all have a plain form, else raise one of `MISFITS`.
 
-    Raises:
-        ValueError: a text has another form, or does not fit. Arrow's own errors are `MISFITS`, too.
+    The options are those of `values.text_reader`.
     """
     if pa.types.is_string(kind):
         return texts

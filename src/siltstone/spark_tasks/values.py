@@ -268,9 +268,7 @@ _READERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Reader], ...]] = (
 def read_json(text: str) -> Any:  # noqa: ANN401
     """Read JSON exactly: a number with a point becomes a Decimal, and an object must not name a field twice.
 
-    Raises:
-        ValueError: the text is not JSON, or an object names a field twice.
-        RecursionError: the text is nested too deeply.
+    Raise ValueError, or RecursionError if the text is nested too deeply.
     """
     return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_object)
 
@@ -396,11 +394,9 @@ def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast values that Arrow has parsed.
+    """Cast values that Arrow has parsed. Raise one of `MISFITS` if a value must be read individually.
 
-    Raises:
-        ValueError: the column has a value that must be read individually: NaN, infinity, an integer that a float may not
-            represent exactly, or a time outside of the years 1 to 9999. Arrow's own errors are `MISFITS`, too.
+    Such values are NaN, infinity, integers that a float may not represent exactly, and times outside of the years 1 to 9999.
     """
     if pa.types.is_floating(kind):
         small = pc.less(pc.abs(column), EXACT_SINGLES if pa.types.is_float32(kind) else EXACT_DOUBLES)

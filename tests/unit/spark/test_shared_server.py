@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -40,6 +40,7 @@ from siltstone.spark.shared_server import (
     prepare,
     read_state,
     server_folder,
+    write_ended,
     write_state,
     write_suspect,
 )
@@ -347,6 +348,21 @@ def test_a_server_whose_interrupted_query_works_on_is_ended_and_its_clients_can_
     assert not member.was_ended()
     os.close(handle)
     member.leave()
+
+
+def test_a_client_never_reads_half_a_record_of_an_ended_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(content: object, file: IO[str]) -> None:
+        file.write(json.dumps(content)[:3])
+        file.flush()
+        seen.append(handle.was_ended())
+
+    seen: list[bool] = []
+    handle = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    write_ended(place, RUNNING)
+    monkeypatch.setattr(json, "dump", cut_off)
+    write_ended(place, RUNNING)
+    handle.leave()
+    assert seen == [True]
 
 
 def test_a_server_whose_interrupted_query_has_ended_or_is_not_its_own_goes_on(place: Path):
