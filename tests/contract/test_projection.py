@@ -1,7 +1,5 @@
 """When a log on Delta projects its own commits: between appends if possible, and never too late."""
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +11,7 @@ from siltstone.eventlog import local_table
 from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, PROJECTED_AT_COMMITS, DeltaBackend
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.pending_commits import CommitRange
+from tests.support.faults import InterruptedEvent
 from tests.support.histories import received
 from tests.support.internals import (
     count_append,
@@ -74,22 +73,8 @@ def test_closing_a_log_does_not_wait_for_a_pause_in_appends(
         assert log.next_index() == PROJECTED_AT_COMMITS + 2
 
 
-class Interrupted(threading.Event):
-    """An event that is interrupted while its lock is held."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-    def set(self) -> None:
-        self.lock.acquire()
-        os.kill(os.getpid(), signal.SIGINT)
-        super().set()
-        self.lock.release()
-
-
 def test_an_interrupt_of_a_close_leaves_no_lock_to_the_background_thread(log: EventLog):
-    event = Interrupted()
+    event = InterruptedEvent()
     wait_with(delta_backend_of(log), event)
     with pytest.raises(KeyboardInterrupt):
         log.close()

@@ -16,7 +16,7 @@ from siltstone.errors import Conflict
 from siltstone.eventlog import compaction, local_table
 from siltstone.eventlog.arrow_rows import DAY
 from siltstone.eventlog.events import event_json
-from siltstone.eventlog.local_table import LIVENESS_FOLDER, RETAINED_HOURS, sweep
+from siltstone.eventlog.local_table import RETAINED_HOURS, sweep
 from siltstone.eventlog.log import EventLog
 from siltstone.model.files import DataFile
 from siltstone.model.small_runs import EVENT_CLASSES, small_event_files
@@ -38,7 +38,7 @@ def table_of(uri: str) -> Table:
 
 
 def squashed(table: Table) -> int:
-    return compaction.squash(table, liveness_folder=LIVENESS_FOLDER, clock=SystemClock(), many=MANY)
+    return compaction.squash(table, clock=SystemClock(), many=MANY)
 
 
 def texts(uri: str) -> list[str]:

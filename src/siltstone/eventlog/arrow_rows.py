@@ -114,11 +114,7 @@ def with_indexes(rows: pa.Table, *, first_index: int | None) -> pa.Table:
 
 
 def from_rows(table: pa.Table, *, first_index: int | None, where: str, start: int = 1) -> Iterator[Indexed]:
-    """Yield the events of a file whose index is at least `start`, with their indexes.
-
-    Raises:
-        Corruption: a row is not a valid event.
-    """
+    """Yield the indexed events of a file from index `start` on. A row that is not a valid event is Corruption."""
     table = with_indexes(table, first_index=first_index)
     for row in table.filter(pc.fill_null(pc.greater_equal(table.column(IDX), start), True)).to_pylist():  # noqa: FBT003
         index, appended_at = row.pop(IDX), row.pop(APPENDED_AT, None)

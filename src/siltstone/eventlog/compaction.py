@@ -27,26 +27,22 @@ from siltstone.model.files import DataFile
 from siltstone.model.small_runs import small_event_files
 from siltstone.spark_tasks.parquet_checksums import open_parquet
 
+LIVENESS_FOLDER: Final = "_live"
+"""Folder of a log's table with the liveness locks of its writers."""
 KEY: Final = ("build_request_id", "event_id")
 _NONE: Final[Mapping[str, pa.Table]] = {}
 
 
-def squash(
-    table: Table, *, liveness_folder: str, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE
-) -> int:
+def squash(table: Table, *, clock: Clock, many: int, recent: Mapping[str, pa.Table] = _NONE) -> int:
     """Merge small files if there are at least `many`; return by how many the number of files fell.
 
-    Files whose rows are in `recent`, by their paths, are not read again.
-
-    Raises:
-        Conflict: another process was first; nothing was changed.
-        Unavailable: the disk refused; nothing was changed.
+    Files whose rows are in `recent`, by their paths, are not read again. Raises as `squash_files` does.
     """
     pinned = table.pin()
     run = small_event_files(pinned.files, day_of, many=many)
     if not run.enough:
         return 0
-    merged = squash_files(table, pinned.version, run.files, liveness_folder=liveness_folder, clock=clock, recent=recent)
+    merged = squash_files(table, pinned.version, run.files, clock=clock, recent=recent)
     return len(run.files) - len(merged)
 
 
@@ -60,7 +56,6 @@ def squash_files(
     version: int,
     files: Sequence[DataFile],
     *,
-    liveness_folder: str,
     clock: Clock,
     recent: Mapping[str, pa.Table] = _NONE,
 ) -> list[DataFile]:
@@ -71,22 +66,20 @@ def squash_files(
         Unavailable: the disk refused; nothing was changed.
     """
     owner = clock.new_id()
-    with LivenessLock(table.path / liveness_folder, owner):
-        try:
+    try:
+        with LivenessLock(table.path / LIVENESS_FOLDER, owner):
             written = _write_merged(table, files, owner, recent)
             reach("eventlog.after_squash_write")
             commit = Commit(kind=CommitKind.SQUASH, plan_version=version, adds=tuple(written), removes=tuple(files))
             table.commit(lambda _: commit)
-        except (Conflict, Corruption, Gone, Unavailable, OSError, pa.ArrowException) as error:
-            for path in (table.path / DATA).glob(f"{owner}.*.parquet"):  # the commit certainly did not land
-                path.unlink(missing_ok=True)
-            if isinstance(error, FileNotFoundError):
-                raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
-            if isinstance(error, (OSError, pa.ArrowException)):
-                raise Unavailable(
-                    f"{table.label}: its files cannot be merged ({error}). They are unchanged."
-                ) from error
-            raise
+    except (Conflict, Corruption, Gone, Unavailable, OSError, pa.ArrowException) as error:
+        for path in (table.path / DATA).glob(f"{owner}.*.parquet"):  # the commit certainly did not land
+            path.unlink(missing_ok=True)
+        if isinstance(error, FileNotFoundError):
+            raise Conflict(f"{table.label}: files of the squash are gone; another one was first.") from error
+        if isinstance(error, (OSError, pa.ArrowException)):
+            raise Unavailable(f"{table.label}: its files cannot be merged ({error}). They are unchanged.") from error
+        raise
     reach("eventlog.after_squash")
     return written
 

@@ -1,4 +1,4 @@
-"""Databases that store a log's tables: SQLite in a file or in memory, and PostgreSQL.
+"""Databases that store a log's tables: SQLite in a file or in memory, and PostgreSQL. `SqlBackend` is a log in one.
 
 An append locks the log: in SQLite by an immediate transaction, in PostgreSQL by an advisory lock. A query sees one
 state of the log: a snapshot in both. SQLite uses a write-ahead log and syncs every commit (synchronous=FULL), so
@@ -9,7 +9,8 @@ SQLAlchemy.
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +19,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, in
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
+from siltstone.clock import SystemClock, epoch_ns
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable, first_line
 from siltstone.eventlog.address import Address, BackendKind
-from siltstone.eventlog.events import SCHEMA_VERSION
+from siltstone.eventlog.event_store import Appended, EventStore
+from siltstone.eventlog.events import SCHEMA_VERSION, Event
 from siltstone.eventlog.tables import ADDED, HEAD, METADATA, VERSION, damaged
 from siltstone.failpoints import reach
 
@@ -41,7 +44,7 @@ class Database:
     """The tables of one log, and the transactions to use them in. Safe to share between threads."""
 
     def __init__(self, engine: Engine, shown: str, *, single_connection: bool = False) -> None:
-        """Use `open_database`. With `single_connection`, all threads share one connection, one at a time."""
+        """With `single_connection`, all threads share one connection, one at a time."""
         self.version = SCHEMA_VERSION
         """The version of its tables."""
         self._engine = engine
@@ -85,15 +88,15 @@ class Database:
         try:
             yield
         except IntegrityError as error:
-            raise Conflict(f"Event log {self._shown}: another process was first ({_first_line(error)}).") from error
-        except OperationalError as error:
-            if _is_broken(error.orig):
-                raise Corruption(
-                    f"Event log {self._shown} is broken: {_first_line(error)}", reason=Reason.DAMAGED_FILE
-                ) from error
-            raise Unavailable(f"Event log {self._shown} cannot be reached: {_first_line(error)}") from error
+            why = first_line(error.orig or error)
+            raise Conflict(f"Event log {self._shown}: another process was first ({why}).") from error
         except DBAPIError as error:
-            raise Corruption(f"Event log {self._shown} cannot be used: {_first_line(error)}") from error
+            why = first_line(error.orig or error)
+            if not isinstance(error, OperationalError):
+                raise Corruption(f"Event log {self._shown} cannot be used: {why}") from error
+            if _is_broken(error.orig):
+                raise Corruption(f"Event log {self._shown} is broken: {why}", reason=Reason.DAMAGED_FILE) from error
+            raise Unavailable(f"Event log {self._shown} cannot be reached: {why}") from error
         except sqlite3.Error as error:  # of statements that bypass SQLAlchemy
             kind = Corruption if _is_broken(error) or not isinstance(error, sqlite3.OperationalError) else Unavailable
             raise kind(f"Event log {self._shown} cannot be used: {error}") from error
@@ -120,6 +123,42 @@ class Database:
         self._engine.dispose()
 
 
+class SqlBackend(Database):
+    """A log in the tables of a database: appends are transactions, and queries read the same tables."""
+
+    def __init__(self, engine: Engine, shown: str, *, single_connection: bool) -> None:
+        super().__init__(engine, shown, single_connection=single_connection)
+        self._clock = SystemClock()
+        self._pool_mutex = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def append(self, events: Sequence[Event]) -> list[Appended]:
+        """Append in one transaction."""
+        with self.writing() as connection:
+            return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
+
+    def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
+        """Append on the backend's own thread, in order, because a database takes one writer at a time."""
+        with self._pool_mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-eventlog")
+            return self._pool.submit(self.append, events)
+
+    def rebuild(self) -> None:
+        """Raise InvalidRequest, because the tables are the log."""
+        raise InvalidRequest("Only a log on Delta has a projection that can be rebuilt.")
+
+    def heal(self) -> bool:
+        """Do nothing: the tables are the log."""
+        return False
+
+    def close(self) -> None:
+        """Wait for pending appends, and close all connections."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        super().close()
+
+
 def _roll_back(connection: Connection) -> None:
     """Roll back a transaction. If that fails, as after an interrupt, discard the connection; the first error stays."""
     try:
@@ -137,17 +176,11 @@ def _execute(connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-def open_database(address: Address, *, create: bool) -> Database:
-    """Open a log's database; create its tables if they do not exist.
-
-    Raises:
-        NotFound: there is no log, and `create` is false.
-        InvalidRequest: a newer version of Siltstone has written it.
-        Unavailable: the database cannot be reached, or refuses the login.
-    """
+def open_database(address: Address, *, create: bool) -> SqlBackend:
+    """Open a log's database; create its tables if they do not exist. Raises as `EventLog.open` does."""
     if address.backend is BackendKind.SQLITE and not create and not Path(address.path).is_file():
         raise NotFound(f"There is no event log at {address.shown}.")
-    database = Database(_engine(address), address.shown, single_connection=address.backend is BackendKind.MEMORY)
+    database = SqlBackend(_engine(address), address.shown, single_connection=address.backend is BackendKind.MEMORY)
     try:
         _ensure_tables(database, address, create=create)
     except BaseException:
@@ -161,16 +194,8 @@ def open_projection(path: Path) -> Database:
 
     The connection that was used last is used next, because a write empties the caches of all other connections.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        isolation_level="AUTOCOMMIT",
-        pool_use_lifo=True,
-        connect_args={"timeout": BUSY_SECONDS},
-    )
     pragmas = ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    event.listen(engine, "connect", lambda connection, _: _set_up_sqlite(connection, *pragmas))
-    return Database(engine, f"projection {path}")
+    return Database(_sqlite_engine(path, *pragmas, pool_use_lifo=True), f"projection {path}")
 
 
 def _ensure_tables(database: Database, address: Address, *, create: bool) -> None:
@@ -201,19 +226,9 @@ def _stored_version(connection: Connection) -> int:
 def _engine(address: Address) -> Engine:
     match address.backend:
         case BackendKind.MEMORY:
-            engine = create_engine(
-                "sqlite://",
-                isolation_level="AUTOCOMMIT",
-                poolclass=StaticPool,
-                connect_args={"check_same_thread": False},
-            )
+            return _sqlite_engine(None, "synchronous = FULL", poolclass=StaticPool)
         case BackendKind.SQLITE:
-            Path(address.path).parent.mkdir(parents=True, exist_ok=True)
-            engine = create_engine(
-                URL.create("sqlite", database=address.path),
-                isolation_level="AUTOCOMMIT",
-                connect_args={"timeout": BUSY_SECONDS},
-            )
+            return _sqlite_engine(Path(address.path), "synchronous = FULL")
         case BackendKind.POSTGRESQL:
             return create_engine(
                 make_url(address.uri).set(drivername="postgresql+psycopg"),
@@ -224,14 +239,26 @@ def _engine(address: Address) -> Engine:
             )
         case _:
             raise InvalidRequest(f"{address.shown} is not a database.")
-    event.listen(engine, "connect", lambda connection, _: _set_up_sqlite(connection, "synchronous = FULL"))
+
+
+def _sqlite_engine(path: Path | None, *pragmas: str, **options: Any) -> Engine:  # noqa: ANN401
+    """Return the engine of a database in a file; without a path, in memory."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        URL.create("sqlite", database=None if path is None else str(path)),
+        isolation_level="AUTOCOMMIT",
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        **options,
+    )
+
+    def set_up(connection: Any, _record: object) -> None:  # noqa: ANN401
+        _use_wal(connection)
+        for pragma in ("case_sensitive_like = ON", "cell_size_check = ON", f"cache_size = -{CACHE_KB}", *pragmas):
+            connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(engine, "connect", set_up)
     return engine
-
-
-def _set_up_sqlite(connection: Any, *pragmas: str) -> None:  # noqa: ANN401
-    _use_wal(connection)
-    for pragma in ("case_sensitive_like = ON", "cell_size_check = ON", f"cache_size = -{CACHE_KB}", *pragmas):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _use_wal(connection: Any) -> None:  # noqa: ANN401
@@ -253,7 +280,3 @@ def _is_broken(error: BaseException | None) -> bool:
     if code is None:  # text that is not UTF-8, an error of the driver
         return isinstance(error, sqlite3.OperationalError)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
-
-
-def _first_line(error: DBAPIError) -> str:
-    return next(iter(str(error.orig).splitlines()), type(error).__name__)

@@ -69,7 +69,6 @@ class DeltaBackend:
     """A log in a Delta table."""
 
     def __init__(self, table: EventTable, *, version: int, settings: Settings, clock: Clock) -> None:
-        """Use `open_delta`."""
         self.version = version
         self._table = table
         self._clock = clock
@@ -135,7 +134,7 @@ class DeltaBackend:
     def _commit(self, batches: Sequence[Sequence[Event]]) -> list[list[Appended] | Conflict]:
         self._groups += 1
         staged: list[DataFile] = []
-        plan = AppendPlan.empty()
+        plan = AppendPlan()
 
         def build(version: int) -> Commit:
             self._discard(staged)
@@ -236,12 +235,7 @@ class DeltaBackend:
 def open_delta(
     address: Address, *, create: bool, settings: Settings | None = None, clock: Clock | None = None
 ) -> DeltaBackend:
-    """Open a log in a Delta table; create the table if it does not exist.
-
-    Raises:
-        NotFound: there is no log, and `create` is false.
-        InvalidRequest: a newer Siltstone has written it, or the table is not an event log.
-    """
+    """Open a log in a Delta table; create the table if it does not exist. Refuse a table that is not an event log."""
     settings = settings or Settings()
     clock = clock or SystemClock()
     table = open_event_table(address, create=create, settings=settings, clock=clock)
@@ -257,12 +251,7 @@ def open_delta(
 
 
 def open_event_table(address: Address, *, create: bool, settings: Settings, clock: Clock) -> EventTable:
-    """Open the table of a log; create it if it does not exist.
-
-    Raises:
-        NotFound: there is no log, and `create` is false.
-        Unavailable: the object store cannot be reached.
-    """
+    """Open the table of a log; create it if it does not exist."""
     if address.backend is BackendKind.DELTA:
         return open_local(address, create=create, settings=settings, clock=clock)
     from siltstone.delta.object_store_table import Objects, ObjectTable  # imports obstore

@@ -60,11 +60,7 @@ def parse_event(text: str | bytes, *, where: str = "The event") -> Event:
 
 
 def read_event(values: object, *, where: str = "The event") -> Event:
-    """Read one event from the values of its JSON.
-
-    Raises:
-        InvalidRequest: it is not a valid event.
-    """
+    """Read one event from the values of its JSON. Raises as `parse_event` does."""
     event = _validated(values, where)
     size = len(event_json(event).encode())
     if size > MAX_EVENT_BYTES:
@@ -93,11 +89,7 @@ def is_plain(event: Event) -> bool:
 
 
 def check_event(event: Event, *, where: str = "The event") -> Event:
-    """Check an event that was built in Python by the rules for JSON, and return it as it is stored.
-
-    Raises:
-        InvalidRequest: it breaks a rule; the message names the wrong field.
-    """
+    """Check an event that was built in Python by the rules for JSON, and return it as it is stored."""
     if event.is_checked or is_plain(event):
         return event
     try:

@@ -60,11 +60,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 def load_json(text: str | bytes) -> Any:  # noqa: ANN401
-    """Parse JSON with limits on size and depth.
-
-    Raises:
-        PydanticCustomError: it is not JSON, or exceeds a limit.
-    """
+    """Parse JSON. PydanticCustomError if it is not JSON, or exceeds a limit of size or depth."""
     if len(text) > MAX_EVENT_BYTES:
         sizes = {"size": f"{len(text):,}", "limit": f"{MAX_EVENT_BYTES:,}"}
         raise PydanticCustomError("json_size", "takes {size} bytes; {limit} are allowed", sizes)

@@ -80,14 +80,9 @@ class Appended:
 class AppendPlan:
     """The result of checking several appends: the new events, and for each append its answer or its refusal."""
 
-    new: list[Indexed]
-    answers: "list[list[Appended] | Conflict]"
-    states: "StateChanges"
-
-    @staticmethod
-    def empty() -> "AppendPlan":
-        """Return the plan of no appends."""
-        return AppendPlan(new=[], answers=[], states=StateChanges())
+    new: list[Indexed] = field(default_factory=list)
+    answers: list[list[Appended] | Conflict] = field(default_factory=list)
+    states: "StateChanges" = field(default_factory=lambda: StateChanges())  # noqa: PLW0108  # it is defined below
 
     def extend(self, later: "AppendPlan") -> None:
         """Add the plan of later appends."""
@@ -96,11 +91,7 @@ class AppendPlan:
 
 
 def next_index(connection: Connection) -> int:
-    """Return the index of the next event. Indexes have no gaps, so it is the last event's index plus 1.
-
-    Raises:
-        Corruption: the stored next index does not follow the last event.
-    """
+    """Return the index of the next event. Refuse a log whose stored next index does not follow its last event."""
     stored = connection.execute(select(HEAD.c.next_index)).scalar()
     last = connection.execute(select(func.max(EVENTS.c.idx))).scalar() or 0
     if stored != last + 1:
@@ -116,11 +107,7 @@ class EventStore:
         self._connection = connection
 
     def append(self, events: Sequence[Event], *, at: int) -> list[Appended]:
-        """Check and append events with the append time `at`: all of them or, on an error, none.
-
-        Raises:
-            Conflict: an event is not a legal next state, or its id was used for another one.
-        """
+        """Check and append events with the append time `at`: all of them or, on an error, none."""
         plan = self.check([events], at=at)
         answer = plan.answers[0]
         if isinstance(answer, Conflict):
@@ -139,7 +126,7 @@ class EventStore:
         new: list[Indexed] = []
         answers: list[list[Appended] | Conflict] = []
         last = next((committed.new[-1].index for committed in reversed(over) if committed.new), None)
-        first = self.next_index() if last is None else last + 1
+        first = next_index(self._connection) if last is None else last + 1
         for batch in batches:
             trial = states.copy() if len(batches) > 1 and len(batch) > 1 else states  # one event moves all or nothing
             try:
@@ -162,10 +149,6 @@ class EventStore:
         for indexed in events:
             states.apply(indexed.index, indexed.event)
         self._write(events, states)
-
-    def next_index(self) -> int:
-        """Return the index of the next event."""
-        return next_index(self._connection)
 
     def _load_states(self, events: Sequence[Event]) -> "StateChanges":
         keys: dict[str, set[Any]] = {table.name: set() for table in STATES}

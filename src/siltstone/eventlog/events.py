@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, TypeAlias, get_args
+from typing import Any, ClassVar, Final, TypeAlias
 
 SCHEMA_VERSION: Final = 2
 """The version of the events' columns that this code writes."""
@@ -212,7 +212,6 @@ Payload: TypeAlias = (
     | TaskCancelEvent
     | BuildCancelEvent
 )
-PAYLOADS: Final[dict[EventType, type[Payload]]] = {payload.type: payload for payload in get_args(Payload)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

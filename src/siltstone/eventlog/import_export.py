@@ -30,11 +30,7 @@ def export_lines(log: EventLog, *, event_filter: Filter | None = None) -> Iterat
 
 
 def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """Read events from lines, and skip empty lines.
-
-    Raises:
-        InvalidRequest: a line is not a valid event; the message has its number.
-    """
+    """Read events from lines, and skip empty lines. The error of a line that is not a valid event has its number."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield parse_event(line, where=f"Line {number}")

@@ -19,7 +19,7 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict, NotFound, SiltstoneError, Unavailable
 from siltstone.eventlog.address import Address
 from siltstone.eventlog.arrow_rows import DAY, FIRST_INDEX, TABLE_SCHEMA
-from siltstone.eventlog.compaction import squash
+from siltstone.eventlog.compaction import LIVENESS_FOLDER, squash
 from siltstone.eventlog.event_table import NEW_PROPERTIES
 from siltstone.model.commit import Commit, Committed
 from siltstone.model.files import Added, DataFile, Live
@@ -28,7 +28,6 @@ from siltstone.spark_tasks.parquet_checksums import open_parquet
 RETAINED_ENTRIES: Final = 100
 RETAINED_HOURS: Final = 24.0
 """Retention of the table's log entries, by number and by age in hours."""
-LIVENESS_FOLDER: Final = "_live"
 SWEPT_AFTER_HOURS: Final = 1.0
 """Hours for which replaced files stay on disk, because readers may still use them."""
 SWEEP_EVERY_SECONDS: Final = 600.0
@@ -42,7 +41,7 @@ class LocalEventTable:
     """The Delta table of a log in a folder."""
 
     def __init__(self, table: Table, *, settings: Settings, clock: Clock) -> None:
-        """Use `open_local`."""
+        self.id, self.label = table.id, table.label
         self._table = table
         self._clock = clock
         self._many = settings.event_log_files
@@ -50,16 +49,6 @@ class LocalEventTable:
         self._recent: dict[str, pa.Table] = {}
         self._background = Background()
         self._tidying = BackgroundCheckpoints(self._background, settings=settings, clock=clock)
-
-    @property
-    def id(self) -> str:
-        """The table's id."""
-        return self._table.id
-
-    @property
-    def label(self) -> str:
-        """The table's name in messages."""
-        return self._table.label
 
     def version(self) -> int:
         """Return the newest version."""
@@ -101,7 +90,10 @@ class LocalEventTable:
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Hold the owner's liveness lock inside the block."""
-        return LivenessLock(self._table.path / LIVENESS_FOLDER, owner)
+        try:
+            return LivenessLock(self._table.path / LIVENESS_FOLDER, owner)
+        except OSError as error:
+            raise Unavailable(f"{self.label}: {self._table.path} cannot be written ({error}).") from error
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet; return its size in bytes."""
@@ -138,9 +130,7 @@ class LocalEventTable:
 
     def _merge_and_sweep(self, table: Table) -> None:
         with suppress(SiltstoneError):  # the next notice tries again soon
-            while self._many and squash(
-                table, liveness_folder=LIVENESS_FOLDER, clock=self._clock, many=self._many, recent=self._recent
-            ):
+            while self._many and squash(table, clock=self._clock, many=self._many, recent=self._recent):
                 pass
             now = self._clock.monotonic_seconds()
             if self._swept_at is None or now > self._swept_at + SWEEP_EVERY_SECONDS:
@@ -181,11 +171,7 @@ def sweep(table: Table) -> int:
 
 
 def open_local(address: Address, *, create: bool, settings: Settings, clock: Clock) -> LocalEventTable:
-    """Open the table in a folder; create it if it does not exist.
-
-    Raises:
-        NotFound: there is no log, and `create` is false.
-    """
+    """Open the table in a folder; create it if it does not exist."""
     path = Path(address.path)
     if not has_versions(path):
         if not create:
@@ -199,7 +185,6 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
         except OSError as error:
             raise Unavailable(f"No event log can be made at {path}: {error}") from error
     table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
-    table.version()
     return LocalEventTable(table, settings=settings, clock=clock)
 
 

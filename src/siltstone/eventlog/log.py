@@ -24,7 +24,6 @@ from siltstone.eventlog.event_store import Appended, next_index
 from siltstone.eventlog.events import SCHEMA_VERSION, BuildStatus, Event, Indexed
 from siltstone.eventlog.queries import Build, Filter, JobRun, LimitedList, Page, Partition, Summary
 from siltstone.eventlog.spark_report import EventLogReport, read_events, report
-from siltstone.eventlog.sql_backend import SqlBackend
 from siltstone.model.roles import check_may_write, may_write
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class EventLog:
     """One event log. Safe to share between threads."""
 
     def __init__(self, backend: EventLogBackend, address: Address, *, role: Role = Role.ALL) -> None:
-        """Use `EventLog.open`."""
         self._backend = backend
         self._address = address
         self._role = role
@@ -102,7 +100,7 @@ class EventLog:
         create = create and may_write(role)
         match address.backend:
             case BackendKind.MEMORY | BackendKind.SQLITE | BackendKind.POSTGRESQL:
-                return cls(SqlBackend(open_database(address, create=create)), address, role=role)
+                return cls(open_database(address, create=create), address, role=role)
             case BackendKind.DELTA | BackendKind.DELTA_S3 | BackendKind.DELTA_AZURE:
                 return cls(open_delta(address, create=create, settings=settings, clock=clock), address, role=role)
 
@@ -289,7 +287,7 @@ class EventLog:
         """Compute on Spark the outcomes of builds and jobs, the failure rates of jobs, and the slowest partitions.
 
         Raises:
-            InvalidRequest: the log is not on Delta.
+            InvalidRequest: the log is not on Delta, or the limit is out of range.
         """
         return report(self.read(spark), limit=limit)
 
@@ -327,9 +325,7 @@ class EventLog:
         self._backend.close()
 
     def __enter__(self) -> Self:
-        """Use the log in a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the log after the block."""
         self.close()

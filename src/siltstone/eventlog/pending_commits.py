@@ -72,8 +72,7 @@ class PendingCommits:
             if self._ranges and self._ranges[-1].end != version - 1:
                 self._ranges.clear()
             if not self._ranges or self._ranges[-1].is_closed:
-                empty = AppendPlan.empty()
-                self._ranges.append(CommitRange(start=version, end=version, commit_id=commit_id, plan=empty))
+                self._ranges.append(CommitRange(start=version, end=version, commit_id=commit_id, plan=AppendPlan()))
             last = self._ranges[-1]
             last.end, last.commit_id = version, commit_id
             last.plan.extend(plan)

@@ -27,7 +27,7 @@ from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.eventlog.arrow_rows import FIRST_INDEX, from_rows
 from siltstone.eventlog.database import Database, open_projection
-from siltstone.eventlog.event_store import AppendPlan, EventStore
+from siltstone.eventlog.event_store import AppendPlan, EventStore, next_index
 from siltstone.eventlog.event_table import EventTable
 from siltstone.eventlog.events import SCHEMA_VERSION, Event, Indexed
 from siltstone.eventlog.pending_commits import CommitRange, PendingCommits, ProjectionBacklog
@@ -194,7 +194,7 @@ class Projection:
             if _version(connection) != at:
                 return
             store = EventStore(connection)
-            start = store.next_index()
+            start = next_index(connection)
             events: list[Indexed] = []
             for file in step.files:
                 text = file.partition.get(FIRST_INDEX)
@@ -242,7 +242,7 @@ class Projection:
             # Commits since ours that only moved rows are added, so that our own commits can stay pending.
             while until is not None and until < version and not (added := self._table.added(until + 1)).files:
                 until += 1
-                self._pending.add(until, AppendPlan.empty(), added.commit_id or "")
+                self._pending.add(until, AppendPlan(), added.commit_id or "")
         with self._database.reading() as connection:
             over = self._pending.over(_version(connection), until=version)
             if over is not None:

@@ -6,7 +6,7 @@ a list that its limit has cut. Without a limit a list is complete, or the query 
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final, TypeVar
 
@@ -150,10 +150,8 @@ def page(connection: Connection, *, start: int, limit: int, event_filter: Filter
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
     if event_filter == Filter():  # indexes have no gaps
-        indexes = [indexed.index for indexed in shown]
-        expected = range(start, following)
-        if indexes != list(expected):
-            missing = next((index for index in expected if index not in set(indexes)), start)
+        missing = next((at for at, found in enumerate(shown, start) if at != found.index), start + len(shown))
+        if missing != following:
             raise damaged(f"event {missing} is missing")
     return Page(events=tuple(shown), next_index=following, has_more=has_more)
 
@@ -189,11 +187,7 @@ def matches(column: ColumnElement[str], glob: str) -> ColumnElement[bool]:
 
 
 def check_text(text: str) -> str:
-    """Refuse text that a log cannot store, so that all databases behave alike.
-
-    Raises:
-        InvalidRequest: it is not UTF-8, or has a NUL character.
-    """
+    """Return the text. Refuse text that a log cannot store with InvalidRequest, so that all databases behave alike."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -236,8 +230,7 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int |
 
 def event_by_id(connection: Connection, event_id: str) -> Indexed | None:
     """Return one event."""
-    events = _listed(connection, EVENTS.c.event_id == check_text(event_id).lower(), 1)
-    return events[0] if events else None
+    return next(iter(_listed(connection, EVENTS.c.event_id == check_text(event_id).lower(), 1)), None)
 
 
 def _listed(connection: Connection, condition: ColumnElement[bool], limit: int | None) -> LimitedList[Indexed]:
@@ -342,20 +335,20 @@ def builds(
     query = _newest_first(BUILDS, BUILDS.c.build_request_id, limit=limit, after=after)
     if values := sorted({status.value for status in statuses}):
         query = query.where(BUILDS.c.status.in_(values))
-    return _cut(_builds(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.build_request_id}")
+    entries = list(_builds(connection, query))
+    return _cut(entries, limit, lambda entry: f"{entry.last_index}:{entry.build_request_id}")
 
 
 def build(connection: Connection, build_request_id: str) -> Build | None:
     """Return one build request."""
-    rows = _builds(connection, select(BUILDS).where(BUILDS.c.build_request_id == check_text(build_request_id)))
-    return rows[0] if rows else None
+    query = select(BUILDS).where(BUILDS.c.build_request_id == check_text(build_request_id))
+    return next(_builds(connection, query), None)
 
 
 def last_build(connection: Connection, prefix: str) -> Build | None:
     """Return the build request with the greatest id, by its bytes, that starts with `prefix`."""
     query = select(BUILDS).where(matches(BUILDS.c.build_request_id, f"{check_text(prefix)}*"))
-    last = _builds(connection, query.order_by(BUILDS.c.build_request_id.desc()).limit(1))
-    return last[0] if last else None
+    return next(_builds(connection, query.order_by(BUILDS.c.build_request_id.desc()).limit(1)), None)
 
 
 def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
@@ -367,20 +360,13 @@ def active_builds(connection: Connection, partition_ref: str) -> list[Build]:
     query = select(BUILDS).where(
         BUILDS.c.build_request_id.in_(building), BUILDS.c.status.not_in([status.value for status in ENDED_BUILDS])
     )
-    return _builds(connection, query.order_by(BUILDS.c.first_index))
+    return list(_builds(connection, query.order_by(BUILDS.c.first_index)))
 
 
-def _builds(connection: Connection, query: Select[Any]) -> list[Build]:
-    return [
-        Build(
-            **{
-                **row,
-                "status": BuildStatus(row["status"]),
-                "requested_partitions": tuple(json.loads(row["requested_partitions"])),
-            }
-        )
-        for row in connection.execute(query).mappings()
-    ]
+def _builds(connection: Connection, query: Select[Any]) -> Iterator[Build]:
+    for row in connection.execute(query).mappings().all():
+        requested = tuple(json.loads(row["requested_partitions"]))
+        yield Build(**{**row, "status": BuildStatus(row["status"]), "requested_partitions": requested})
 
 
 def partitions(
@@ -390,24 +376,20 @@ def partitions(
     query = _newest_first(PARTITIONS, PARTITIONS.c.partition_ref, limit=limit, after=after)
     if glob is not None:
         query = query.where(matches(PARTITIONS.c.partition_ref, check_text(glob)))
-    return _cut(_partitions(connection, query), limit, lambda entry: f"{entry.last_index}:{entry.partition_ref}")
+    entries = list(_partitions(connection, query))
+    return _cut(entries, limit, lambda entry: f"{entry.last_index}:{entry.partition_ref}")
 
 
 def partition(connection: Connection, partition_ref: str) -> Partition | None:
     """Return one partition."""
-    rows = _partitions(connection, select(PARTITIONS).where(PARTITIONS.c.partition_ref == check_text(partition_ref)))
-    return rows[0] if rows else None
+    query = select(PARTITIONS).where(PARTITIONS.c.partition_ref == check_text(partition_ref))
+    return next(_partitions(connection, query), None)
 
 
-def _partitions(connection: Connection, query: Select[Any]) -> list[Partition]:
-    return [
-        Partition(
-            **{name: value for name, value in row.items() if name not in ("status", "invalidated")},
-            status=PartitionStatus(row["status"]),
-            is_invalidated=bool(row["invalidated"]),
-        )
-        for row in connection.execute(query).mappings()
-    ]
+def _partitions(connection: Connection, query: Select[Any]) -> Iterator[Partition]:
+    for row in connection.execute(query).mappings().all():
+        values = {name: value for name, value in row.items() if name not in ("status", "invalidated")}
+        yield Partition(**values, status=PartitionStatus(row["status"]), is_invalidated=bool(row["invalidated"]))
 
 
 def runs(

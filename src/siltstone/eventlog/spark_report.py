@@ -41,11 +41,7 @@ def read_events(spark: "SparkSession", path: str) -> "DataFrame":
 
 
 def report(events: "DataFrame", *, limit: int) -> EventLogReport:
-    """Compute the outcomes of builds, jobs and partitions; at most `limit` jobs and partitions, slowest first.
-
-    Raises:
-        InvalidRequest: the limit is out of range.
-    """
+    """Compute the outcomes of builds, jobs and partitions; at most `limit` jobs and partitions, slowest first."""
     from pyspark.sql import functions as F
 
     if not 1 <= limit <= MAX_SHOWN:

@@ -7,7 +7,7 @@ from tests.support.histories import received
 
 
 def plan_of(index: int) -> AppendPlan:
-    plan = AppendPlan.empty()
+    plan = AppendPlan()
     plan.new.append(Indexed(index=index, event=received(f"b{index}")))
     return plan
 
@@ -28,7 +28,7 @@ def test_commits_in_a_row_are_one_range_until_it_is_projected() -> None:
         "b",
         ProjectionBacklog(commits=2, events=2),
     )
-    pending.add(7, AppendPlan.empty(), "moves rows only")
+    pending.add(7, AppendPlan(), "moves rows only")
     pending.add(8, plan_of(3), "c")
     assert (first.end, pending.backlog, pending.until) == (6, ProjectionBacklog(commits=4, events=3), 8)
     assert indexes(pending.over(4, until=8)) == [[1, 2], [3]]
