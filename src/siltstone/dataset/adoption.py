@@ -49,7 +49,6 @@ class Adoption:
     """Finds unregistered datasets of one lake and registers them again."""
 
     def __init__(self, registry: Registry, layout: Layout, *, clock: Clock, durable: bool) -> None:
-        """Use the lake's registry; nothing is read yet."""
         self._registry = registry
         self._layout = layout
         self._clock = clock

@@ -16,7 +16,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -71,14 +70,16 @@ def _lines(store: Store) -> list[AuditRecord | None]:
 def append(store: Store, new: Sequence[AuditRecord]) -> None:
     """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
 
-    Unavailable: the file cannot be written, and no record counts as written.
+    Unavailable: the file cannot be written. Whole lines that it got count; `append_missing` appends the others.
     """
     path = _path(store)
     fields = [record.to_dict() for record in new]
     content = "".join(_json(line | {CHECKSUM: _checksum(line)}) + "\n" for line in fields).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path) as handle:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # one writer at a time; the lock ends with the process
             os.ftruncate(handle, _whole_bytes(handle))
             os.lseek(handle, 0, os.SEEK_END)
             while content:
@@ -87,6 +88,8 @@ def append(store: Store, new: Sequence[AuditRecord]) -> None:
                 os.fsync(handle)
                 sync_directory(path.parent)
                 sync_directory(path.parent.parent)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise Unavailable(
             f"Dataset {store.name}: the audit record {path} cannot be written ({error}); nothing was changed."
@@ -143,17 +146,6 @@ def _tombstone_counts(store: Store, file: DataFile) -> Iterator[pa.Table]:
 
 def _path(store: Store) -> Path:
     return store.layout.audit / f"{store.incarnation}.ndjson"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Open the file for one writer at a time. The lock ends with the process."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _whole_bytes(handle: int) -> int:

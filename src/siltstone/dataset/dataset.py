@@ -6,12 +6,13 @@ usable until its dataset is dropped. Then every call raises Gone.
 """
 
 import datetime
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import pyarrow as pa
 
@@ -35,16 +36,15 @@ from siltstone.dataset.read.retry import damaged_file, with_snapshot
 from siltstone.dataset.read.time_travel import snapshot_at
 from siltstone.dataset.registry import Registration
 from siltstone.dataset.schema_changes import alter
-from siltstone.dataset.schema_compat import check_frame
+from siltstone.dataset.schema_compat import all_fit, check_frame
 from siltstone.dataset.snapshot import Snapshot, files_vanished
 from siltstone.dataset.store import Store
 from siltstone.dataset.tiers import change_tiers, dataset_tiers
 from siltstone.dataset.write.buffered_producer import Limits, Producer
 from siltstone.dataset.write.change_writer import ChangeWriter, check_producer
-from siltstone.dataset.write.keys import key_table
 from siltstone.dataset.write.log_rows import MAX_REFUSED_ROWS, OnBadRow, append_ack, write_appends
 from siltstone.dataset.write.partial_update import update_rows
-from siltstone.dataset.write.row_conversion import check_batch, check_keys, to_table
+from siltstone.dataset.write.row_conversion import check_batch, check_keys, key_table, to_table
 from siltstone.dataset.write.tombstones import TombstoneRequest, record_tombstone, write_matching, write_tombstones
 from siltstone.errors import Gone, InvalidRequest, SiltstoneError
 from siltstone.model.columns import Op
@@ -189,6 +189,10 @@ class Dataset:
     def _require(self, kind: Kind, what: str, instead: str) -> None:
         if self.spec.kind is not kind:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
+
+    def _check_number(self, what: str, value: object, *, least: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < least:
+            raise InvalidRequest(f"Dataset {self.name}: {what} must be a whole number, {least} or more, not {value!r}.")
 
     def require_key(self) -> None:
         """Raise InvalidRequest if the dataset is a log."""
@@ -369,6 +373,8 @@ class Dataset:
         if (keys is None) == (where is None):
             raise InvalidRequest(f"Dataset {self.name}: name the keys or a condition (where), one of the two.")
         check_producer(producer, sequence)
+        if not all_fit([actor, reason], pa.string()):
+            raise InvalidRequest(f"Dataset {self.name}: actor and reason must be text in UTF-8.")
         request = TombstoneRequest(actor=actor, reason=reason, producer=producer, sequence=sequence)
         if where is not None:
             ack = self._tombstone_matching(where, request)
@@ -604,8 +610,7 @@ class Dataset:
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the first rows of `to_arrow`, reading little more than these."""
-        if rows < 0:
-            raise InvalidRequest(f"Dataset {self.name}: the number of rows must not be negative, it is {rows}.")
+        self._check_number("rows", rows, least=0)
         return self._with_snapshot(lambda snapshot: view_head(self._store, snapshot, rows, raw=raw), at=at)
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None, raw: bool = False) -> pa.Table:  # noqa: ANN401
@@ -654,10 +659,14 @@ class Dataset:
         With a limit, return whole sequences of about `limit` rows, at least one. So the last ``_seq`` is the next
         `since`.
         """
+        if limit is not None:
+            self._check_number("limit", limit, least=1)
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """Return the commits to this dataset that its logs retain, newest first."""
+        """Return the commits to this dataset that its logs retain, newest first; at most `limit`, if it is given."""
+        if limit is not None:
+            self._check_number("limit", limit, least=1)
         return history(self._parts.store, limit)  # also for a dataset that is rejected: history shows why
 
     def export(

@@ -30,7 +30,6 @@ class DatasetHandles:
         maintenance: Callable[[], Maintenance],
         conditions: Callable[[], Conditions],
     ) -> None:
-        """Use these components for every handle. Nothing is read yet."""
         self._registry = registry
         self._spark = spark
         self._maintenance = maintenance

@@ -16,7 +16,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.layout import AUDIT, CHANGES
 from siltstone.delta.log_reader import LogEntry, list_log, read_entry
 from siltstone.delta.table import Table
-from siltstone.errors import Corruption, InvalidRequest
+from siltstone.errors import Corruption
 from siltstone.model.columns import APP_FOLD, COMMIT_KIND, COMMIT_PID, ROWS_REMOVED, SEQ, TOMBSTONES
 from siltstone.model.commit import CommitKind
 from siltstone.model.reports import AuditRecord, HistoryEntry
@@ -24,9 +24,7 @@ from siltstone.model.spec import Kind
 
 
 def history(store: Store, limit: int | None = None) -> list[HistoryEntry]:
-    """Return the commits that the logs retain, newest first; raise InvalidRequest for a limit below 1."""
-    if limit is not None and (isinstance(limit, bool) or limit < 1):
-        raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
+    """Return the commits that the logs retain, newest first."""
     with contextlib.suppress(Corruption):  # history shows which commit of another program is the reason
         store.snapshot()
     written = "upsert" if store.spec.kind is Kind.KEYED else "append"
@@ -63,18 +61,7 @@ def _entry_of_record(record: AuditRecord) -> Timed:
         what="tombstone",
         first_sequence=record.sequence,
         last_sequence=record.sequence,
-        folded_to=None,
-        rows_added=0,
-        rows_removed=0,
         tombstones=record.keys,
-        files_added=0,
-        files_removed=0,
-        bytes_added=0,
-        bytes_removed=0,
-        who=None,
-        pid=None,
-        engine=None,
-        foreign=False,
         audit=(record,),
     )
 

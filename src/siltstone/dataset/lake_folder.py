@@ -12,7 +12,7 @@ def no_lake(layout: Layout) -> NotFound:
             f"Lake {layout.root} has no registry. If it had datasets, restore {layout.registry} from a backup, or register what "
             "is on disk with silt doctor --repair; silt create begins a new lake."
         )
-    return NotFound(f"There is no lake at {layout.root} yet; silt create makes it.")
+    return NotFound(f"There is no lake at {layout.root} yet. Check the path, or make one with silt create.")
 
 
 def unwritable(layout: Layout, error: OSError) -> SiltstoneError:

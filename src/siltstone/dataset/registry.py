@@ -37,7 +37,7 @@ from siltstone.dataset.dataset_folder import (
     write_marker,
 )
 from siltstone.dataset.lake_folder import no_lake, refuse_foreign_folder, unwritable
-from siltstone.dataset.store import CHANGES_LOG_ENTRIES, PurgeListeners, Store
+from siltstone.dataset.store import PurgeListeners, Store
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import BASE, CHANGES, DATA, Layout
 from siltstone.delta.named_rows import NamedRowTable
@@ -123,7 +123,6 @@ class Registry:
         reads: ReadCache,
         purge_listeners: PurgeListeners | None = None,
     ) -> None:
-        """Set the lake's location; nothing is read or written yet."""
         self._layout = layout
         self._settings = settings
         self._clock = clock
@@ -139,7 +138,6 @@ class Registry:
             CommitKind.REGISTER,
             settings=settings,
             clock=clock,
-            entries=CHANGES_LOG_ENTRIES,
             label=f"The registry of lake {layout.root}",
         )
 
@@ -333,31 +331,24 @@ class Registry:
         if spec.is_log:  # in the Delta log, not in the files
             base_columns = pa.schema([*base_columns, pa.field(PERIOD, pa.string())])
         expiring = {"delta.setTransactionRetentionDuration": "interval 1 days"}  # for forgotten marks alone
+        settings = self._settings
+
+        def make(table: str, columns: pa.Schema, partition_by: list[str], *, hours: float) -> None:
+            properties = spec.to_properties(role=table) | retention_properties(hours) | expiring
+            path, durable = folder / table, settings.durable
+            Table.create(path, columns, partition_by=partition_by, properties=properties, durable=durable)
+
         try:
             make_folder(folder)
-            if self._settings.durable:
+            if settings.durable:
                 sync_directory(self._layout.root)  # it names the catalog, which may be new
-            write_marker(folder, marker, durable=self._settings.durable)
+            write_marker(folder, marker, durable=settings.durable)
             reach("create.after_marker")
-            Table.create(
-                folder / CHANGES,
-                pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)]),
-                partition_by=[SEQ],
-                properties=spec.to_properties(role=CHANGES)
-                | retention_properties(self._settings.changes_retention_hours)
-                | expiring,
-                durable=self._settings.durable,
-            )
+            change_columns = pa.schema([pa.field(SEQ, pa.int64()), *change_schema(schema, spec.key)])
+            make(CHANGES, change_columns, [SEQ], hours=settings.changes_retention_hours)
             reach("create.after_changes")
-            Table.create(
-                folder / BASE,
-                base_columns,
-                partition_by=[PERIOD, *spec.partition_by] if spec.is_log else [],
-                properties=spec.to_properties(role=BASE)
-                | retention_properties(self._settings.base_retention_hours)
-                | expiring,
-                durable=self._settings.durable,
-            )
+            partition_by = [PERIOD, *spec.partition_by] if spec.is_log else []
+            make(BASE, base_columns, partition_by, hours=settings.base_retention_hours)
         except OSError as error:
             remove_folder(folder)
             raise unwritable(self._layout, error) from error

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,15 +36,7 @@ from siltstone.model.spec import Spec
 from siltstone.spark_tasks.io import Target
 from siltstone.spark_tasks.parquet_checksums import check_file, open_parquet
 
-
-class Closeable(Protocol):
-    """A cached object that holds resources."""
-
-    def close(self) -> None:
-        """Release the resources."""
-
-
-T = TypeVar("T", bound=Closeable)
+T = TypeVar("T")
 
 CHANGES_LOG_ENTRIES: Final = 100
 """Log entries that a busy `changes` table retains, about. Opening a table costs by the entries in its log."""
@@ -57,17 +49,22 @@ class FrameCache:
     """Cache of one object derived from a state of a dataset's changes. Another state or `forget` evicts it."""
 
     def __init__(self) -> None:
-        self._cached: tuple[object, object, Any] | None = None
+        self._cached: tuple[object, object, Any, Callable[[Any], None]] | None = None
         self._mutex = threading.RLock()  # if two threads request the same state, one computes it and the other waits
 
-    def get(self, state: object, session: object, make: Callable[[Any], T]) -> T:
-        """Return the cached object of this state and session, or make it from the session's previous object, if any."""
+    def get(
+        self, state: object, session: object, make: Callable[[Any], T], *, close: Callable[[T], None] = lambda _: None
+    ) -> T:
+        """Return the cached object of this state and session, or make it from the session's previous object, if any.
+
+        `close` releases what the object holds outside this process.
+        """
         with self._mutex:
             cached = self._cached
             if cached is None or cached[0] != state or cached[1] is not session:
                 made = make(cached[2] if cached is not None and cached[1] is session else None)
                 self.forget()
-                self._cached = cached = (state, session, made)
+                self._cached = cached = (state, session, made, close)
             return cast(T, cached[2])
 
     def forget(self) -> None:
@@ -75,7 +72,7 @@ class FrameCache:
         with self._mutex:
             cached, self._cached = self._cached, None
             if cached is not None:
-                cached[2].close()
+                cached[3](cached[2])
 
 
 class PurgeListeners:
@@ -203,6 +200,11 @@ class Store:
     def opened(self, path: Path) -> AbstractContextManager[pq.ParquetFile]:
         """Open a file of one of the two tables. Its checksums are verified by default (setting `verify_checksums`)."""
         return open_parquet(path, verify=self.settings.verify_checksums)
+
+    def footer(self, path: Path) -> pq.FileMetaData:
+        """Read the footer of a file of one of the two tables; Corruption if it is damaged."""
+        with readable(path), self.opened(path) as file:
+            return file.metadata
 
     def check_files(self, paths: Sequence[Path]) -> None:
         """Verify the footers and indexes of files for a reader that cannot; each file once per process."""

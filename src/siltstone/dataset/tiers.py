@@ -50,6 +50,8 @@ def change_tiers(store: Store, changes: Changes | str, *, reset: bool = False) -
     if not store.spec.is_log:
         raise InvalidRequest(f"Dataset {store.name} is keyed; tiers roll up the periods of logs.")
     requested = changes_from_text(changes) if isinstance(changes, str) else changes
+    if not isinstance(requested, Mapping):
+        raise InvalidRequest(f"Changes of tiers are a mapping by tier, or text, not {requested!r}.")
     before = own_changes(store)
     merged = {} if reset else {name: dict(fields) for name, fields in before.items()}
     for name, fields in requested.items():

@@ -6,7 +6,7 @@ import pytest
 from siltstone.dataset.dataset_folder import Marker, write_marker
 from siltstone.dataset.registry import make_folder, remove_empty_parents
 from siltstone.delta.layout import Layout
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.lake import Lake
 from siltstone.model.spec import PROPERTY_DROPPED
 from tests.support.internals import registry_of, store_of
@@ -103,6 +103,11 @@ def test_a_lake_is_not_created_over_other_files(tmp_path: Path):
 def test_a_lake_is_a_local_folder(path: str):
     with pytest.raises(InvalidRequest):
         Layout.at(path)
+
+
+def test_a_path_that_the_file_system_refuses_is_an_error_of_ours(tmp_path: Path):
+    with pytest.raises(Unavailable):
+        Layout.at(tmp_path / ("x" * 300))
 
 
 def test_a_lake_is_not_a_file(tmp_path: Path):

@@ -53,11 +53,6 @@ def test_a_folder_below_a_hidden_one_is_still_a_source(tmp_path: Path):
     assert found(tmp_path / "_system" / "in") == ["a.csv"]
 
 
-def test_the_size_of_a_source_is_the_sum_of_its_files(tmp_path: Path):
-    make(tmp_path, "a.csv", "b.csv")
-    assert find_source(tmp_path).size_bytes == 2
-
-
 @pytest.mark.parametrize("name", ["nothing", "nothing.parquet", "*.parquet", "empty"])
 def test_a_path_without_files_is_not_found_by_name(tmp_path: Path, name: str):
     (tmp_path / "empty").mkdir()

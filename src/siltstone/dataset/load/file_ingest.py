@@ -80,8 +80,8 @@ class FileIngest:
         hashes = hash_files(source.files) if remember else {}
         skipped = loaded_before(self._store, hashes)
         first = {digest: file for file, digest in reversed(hashes.items())}
-        repeated = [file for file, digest in hashes.items() if first[digest] != file]
-        new = source.without([*skipped, *repeated])
+        left_out = skipped | {file for file, digest in hashes.items() if first[digest] != file}
+        new = replace(source, files=tuple(file for file in source.files if file not in left_out))
         form = request.form or PLAIN
         checked = check_files(new, self._store.schema, dataset=str(self._store.name), form=form)
         self._quarantine_files(checked, quarantine, all_new=not skipped)
@@ -164,8 +164,5 @@ class FileIngest:
 
 def load_once(loader: Loader, load: LoadRequest) -> LoadReport:
     """Load a frame that is costly to compute, or may differ when computed again: Spark caches it on its disks."""
-    persisted = persisted_on_disk(load.frame)
-    try:
+    with persisted_on_disk(load.frame) as persisted:
         return loader.load(replace(load, frame=persisted))
-    finally:
-        persisted.unpersist()

@@ -57,7 +57,7 @@ class JdbcSource:
             raise InvalidRequest("Bounds and a number of partitions need a partition column.")
         if (self.lower is None) != (self.upper is None):
             raise InvalidRequest("Pass both bounds, lower and upper, or none.")
-        if self.partitions is not None and not 1 <= self.partitions <= MAX_PARTITIONS:
+        if self.partitions is not None and self.partitions not in range(1, MAX_PARTITIONS + 1):
             raise InvalidRequest(f"The number of partitions must be from 1 to {MAX_PARTITIONS}.")
 
     @property

@@ -39,10 +39,10 @@ def _hash(file: Path) -> str:
         raise InvalidRequest(f"{file} cannot be read: {error}. Nothing was loaded.") from error
 
 
-def loaded_before(store: Store, hashes: Mapping[Path, str]) -> dict[Path, str]:
+def loaded_before(store: Store, hashes: Mapping[Path, str]) -> set[Path]:
     """Return the files whose bytes were loaded into the dataset before."""
     marks = loaded_marks(store.changes) | loaded_marks(store.base)
-    return {file: digest for file, digest in hashes.items() if APP_LOADED + digest in marks}
+    return {file for file, digest in hashes.items() if APP_LOADED + digest in marks}
 
 
 def apps_of(hashes: Mapping[Path, str]) -> frozenset[str]:

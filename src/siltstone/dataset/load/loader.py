@@ -56,7 +56,6 @@ class Loader:
     """Loads frames into one dataset."""
 
     def __init__(self, store: Store, writer: ChangeWriter) -> None:
-        """Load through the dataset's writer and its liveness lock."""
         self._store = store
         self._writer = writer
         self._stager = LoadStager(store)
@@ -64,9 +63,7 @@ class Loader:
     def load(self, load: LoadRequest) -> LoadReport:
         """Load a frame, straight to base if the dataset is still empty.
 
-        Raises:
-            InvalidRequest: null, oversized or duplicate keys, or no rows at all. Nothing is loaded.
-            LoadedMeanwhile: another process was first with a file. Nothing is loaded.
+        Raise LoadedMeanwhile if another process was first with a file. Then nothing is loaded.
         """
         started = self._store.clock.monotonic_seconds()
         snapshot = self._store.snapshot()
@@ -102,21 +99,15 @@ class Loader:
         """
         sequence = check_producer(producer, sequence)
         check_order(self._store, order_by)
-        persisted = persisted_on_disk(frame)  # it is read more than once, and may have other rows the next time
-        try:
-            with self._store.liveness_lock() as owner:
-                staged, folder = self._stager.stage_changes(LoadRequest(frame=persisted, order_by=order_by), owner)
-                return self._commit_changes(staged.files, folder, producer=producer, sequence=sequence)
-        finally:
-            persisted.unpersist()
+        # The frame is read more than once, and may have other rows the next time.
+        with persisted_on_disk(frame) as persisted, self._store.liveness_lock() as owner:
+            staged, folder = self._stager.stage_changes(LoadRequest(frame=persisted, order_by=order_by), owner)
+            return self._commit_changes(staged.files, folder, producer=producer, sequence=sequence)
 
     def tombstone_frame(self, keys: "DataFrame", *, request: TombstoneRequest, planned_at: int) -> Ack:
         """Write a tombstone for each key of a frame, as one change batch. Without keys no batch is written.
 
-        The keys are those of the snapshot at sequence `planned_at`.
-
-        Raises:
-            ChangedMeanwhile: one of them was changed since then; nothing was written.
+        The keys are those of the snapshot at sequence `planned_at`. Raise ChangedMeanwhile if one was changed since.
         """
         producer, sequence = request.producer, check_producer(request.producer, request.sequence)
         load = LoadRequest(frame=keys, refuse_duplicates=False, tombstone=request)

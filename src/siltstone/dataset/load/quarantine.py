@@ -44,8 +44,8 @@ class Quarantine:
         lake = store.layout.root.resolve()
         if root.resolve().is_relative_to(lake):
             raise InvalidRequest(f"The quarantine {root} lies inside the lake {lake}. Name a folder outside.")
-        for source in sources:
-            if Path(source).is_dir() and root.resolve().is_relative_to(Path(source).resolve()):
+        for source in (Path(source).expanduser() for source in sources):
+            if source.is_dir() and root.resolve().is_relative_to(source.resolve()):
                 raise InvalidRequest(
                     f"The quarantine {root} lies inside {source}, which is to be loaded. Name a folder outside."
                 )

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -96,20 +96,6 @@ def runs_folder(folder: str) -> str:
     return f"{folder}-runs"
 
 
-class Rows(Protocol):
-    """The rows of a load, as tasks read them."""
-
-    @property
-    def spark(self) -> "SparkSession":
-        """The session that runs the tasks."""
-
-    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
-        """Run tasks over the key columns of all rows."""
-
-    def spread(self, work: Work) -> pa.Table:
-        """Run tasks over all rows, with a column `IS_BAD`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRows:
     """Rows of a Spark frame; `bad` marks the bad ones."""
@@ -119,15 +105,15 @@ class FrameRows:
 
     @property
     def spark(self) -> "SparkSession":
-        """The frame's session."""
+        """The session that runs the tasks."""
         return self.frame.sparkSession
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
-        """Read the key columns with Spark."""
+        """Run tasks over the key columns of all rows."""
         return answers(self.frame.select(*key), work, sort_task.SAMPLED)
 
     def spread(self, work: Work) -> pa.Table:
-        """Read the rows with Spark."""
+        """Run tasks over all rows, with a column `IS_BAD`."""
         return answers(self.frame.withColumn(IS_BAD, self.bad), work, sort_task.SPREAD)
 
 
@@ -149,12 +135,12 @@ class FileRows:
     store: Store
 
     def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
-        """Read the key columns."""
+        """Run tasks over the key columns of all rows."""
         schema = self.store.schema
         return self._read(pa.schema([schema.field(name) for name in key]), work, sort_task.SAMPLED, bad=None)
 
     def spread(self, work: Work) -> pa.Table:
-        """Read the rows."""
+        """Run tasks over all rows, with a column `IS_BAD`."""
         return self._read(self.store.schema, work, sort_task.SPREAD, bad=IS_BAD)
 
     def _read(self, schema: pa.Schema, work: Work, output: str, *, bad: str | None) -> pa.Table:
@@ -186,6 +172,9 @@ class FileRows:
             rows, size = rows + file.rows, size + file.size_bytes
         if small:
             yield small
+
+
+Rows = FrameRows | FileRows
 
 
 def write_sorted(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> SortedFiles | None:

@@ -70,16 +70,10 @@ class IngestRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """A set of files of one format, and their size in bytes."""
+    """A set of files of one format."""
 
     format: Format
     files: tuple[Path, ...]
-    size_bytes: int
-
-    def without(self, files: Sequence[Path]) -> "SourceFiles":
-        """Return the source without some of its files."""
-        out = frozenset(files)
-        return _source(self.format, [file for file in self.files if file not in out])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +97,7 @@ def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | 
         raise NotFound(f"No files to load at {', '.join(map(str, patterns))}.")
     if len(files) > MAX_FILES:
         raise InvalidRequest(f"{len(files)} files are too many for one load; {MAX_FILES} at most.")
-    return _source(_format(files, format_name), files)
-
-
-def _source(file_format: Format, files: Sequence[Path]) -> SourceFiles:
-    return SourceFiles(format=file_format, files=tuple(files), size_bytes=sum(file.stat().st_size for file in files))
+    return SourceFiles(format=_format(files, format_name), files=tuple(files))
 
 
 def _expand(text: str) -> list[Path]:

@@ -99,7 +99,6 @@ class LoadStager:
     """Stages the files of loads into one dataset."""
 
     def __init__(self, store: Store) -> None:
-        """Stage files below the tables of this store."""
         self._store = store
 
     def stage_changes(self, load: LoadRequest, owner: LivenessLock) -> tuple[StagedLoad, str]:
@@ -209,9 +208,19 @@ class LoadStager:
         write: Callable[[DataFrame], None],
         verified: Callable[[], tuple[DataFile, ...]],
     ) -> StagedLoad:
-        """Write the frame, and reject it for bad rows counted during the write. Written must equal counted rows."""
+        """Write the good rows, and reject the load for bad rows counted meanwhile. Written must equal counted rows."""
+        observation = Observation()
+        keys_only, quarantine = load.tombstone is not None, load.quarantine is not None
+        counts = counts_of(self._store, frame.columns, quarantine=quarantine, keys_only=keys_only)
+        watched = frame.observe(observation, *counts)
+        if quarantine:
+            watched = watched.where(bad_reason(self._store, frame.columns).isNull())
+        if RANK in frame.columns:
+            watched = watched.where(F.col(RANK) == 1)
         try:
-            seen = self._write_and_count(frame, load, table, folder, write)
+            with self._spark_errors(table, folder, keys_only=keys_only):
+                write(watched.drop(COPIES, RANK, UNREAD))
+            seen = {name: int(value or 0) for name, value in observation.get.items()}
             self._refuse_bad(seen, load)
             files = verified()
             quarantined, duplicates = seen.get("bad", 0), seen.get("lost", 0)
@@ -220,23 +229,6 @@ class LoadStager:
             discard(table.path, folder)
             raise
         return StagedLoad(files=files, quarantined=quarantined, duplicates=duplicates)
-
-    def _write_and_count(
-        self, frame: DataFrame, load: LoadRequest, table: Table, folder: str, write: Callable[[DataFrame], None]
-    ) -> dict[str, int]:
-        """Write the good rows with Spark, and return the counts taken during the write."""
-        seen = Observation()
-        keys_only, quarantine = load.tombstone is not None, load.quarantine is not None
-        watched = frame.observe(
-            seen, *counts_of(self._store, frame.columns, quarantine=quarantine, keys_only=keys_only)
-        )
-        if quarantine:
-            watched = watched.where(bad_reason(self._store, frame.columns).isNull())
-        if RANK in frame.columns:
-            watched = watched.where(F.col(RANK) == 1)
-        with self._spark_errors(table, folder, keys_only=keys_only):
-            write(watched.drop(COPIES, RANK, UNREAD))
-        return {name: int(value or 0) for name, value in seen.get.items()}
 
     @contextlib.contextmanager
     def _spark_errors(self, table: Table, folder: str, *, keys_only: bool = False) -> Iterator[None]:

@@ -22,7 +22,7 @@ from siltstone.errors import Unavailable
 from siltstone.model.columns import OP, POS, ROW_SEQ, SEQ, Op
 from siltstone.model.files import DataFile, may_contain
 from siltstone.model.schema import filled
-from siltstone.spark_tasks.parquet_checksums import batches, check_rows, open_parquet
+from siltstone.spark_tasks.parquet_checksums import batches, check_rows
 
 READ_THREADS: Final = 4
 """Threads that read change files. Opening dominates the cost of small files, and a few threads hide it."""
@@ -55,7 +55,7 @@ def change_rows_in(
     needed = [name for name in schema.names if name in requested]
 
     def read(number: int, file: DataFile) -> pa.Table:
-        rows = read_file(store.changes.path / file.path, schema, needed, verify=store.settings.verify_checksums)
+        rows = read_file(store, store.changes.path / file.path, schema, needed)
         sequences = pc.coalesce(rows.column(ROW_SEQ), pa.scalar(sequence_of(file), pa.int64()))
         rows = rows.drop_columns([ROW_SEQ]).append_column(SEQ, sequences)
         if places:
@@ -111,12 +111,12 @@ def _narrowed(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
     return [copied.cast(schema)]
 
 
-def read_file(path: Path, schema: pa.Schema, names: Sequence[str], *, verify: bool) -> pa.Table:
+def read_file(store: Store, path: Path, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
     """Read some columns of a Parquet file in the schema's types. Columns that it lacks show their defaults.
 
     FileNotFoundError means that it was removed since the snapshot, Corruption that it cannot be read.
     """
-    with readable(path), open_parquet(path, verify=verify) as file:
+    with readable(path), store.opened(path) as file:
         table = file.read(columns=list(names))
         check_rows(table.num_rows, file.metadata.num_rows)
     return filled(table, pa.schema([schema.field(n) for n in names]))
@@ -214,8 +214,7 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
 def base_tables(store: Store, snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield some of the user's columns of base, a file at a time."""
     for file in sorted(snapshot.base.files, key=lambda f: f.path):
-        path = store.base.path / file.path
-        yield read_file(path, store.schema, columns, verify=store.settings.verify_checksums)
+        yield read_file(store, store.base.path / file.path, store.schema, columns)
 
 
 def _without(rows: pa.Table, latest: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -25,7 +25,7 @@ from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
 from siltstone.delta.table_reader import LogChanged
-from siltstone.errors import InvalidRequest, NotFound
+from siltstone.errors import NotFound
 from siltstone.model.as_of import as_sequence
 from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
 from siltstone.model.commit import CommitKind
@@ -79,8 +79,6 @@ def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
 def change_table(store: Store, snapshot: Snapshot, *, limit: int | None) -> pa.Table:
     """Return the changes in order, without Spark; with a limit, whole sequences of about `limit` rows, at least one."""
     if limit is not None:
-        if isinstance(limit, bool) or limit < 1:
-            raise InvalidRequest(f"Dataset {store.name}: limit must be at least 1, not {limit!r}.")
         last = _last_within(snapshot.unfolded, limit)
         files = tuple(file for file in snapshot.unfolded if sequence_of(file) <= last)
         snapshot = replace(snapshot, changes=replace(snapshot.changes, files=files))

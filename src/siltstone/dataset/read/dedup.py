@@ -26,7 +26,6 @@ from siltstone.dataset.read.arrow_view import read_file
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
-from siltstone.delta.row_group_reader import readable
 from siltstone.errors import InvalidRequest
 from siltstone.model.arrays import Flags, Numbers
 from siltstone.model.columns import OP, PERIOD, POS, SEQ, Op
@@ -85,10 +84,8 @@ def _numbered(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Number
 def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
     """Return the columns that decide about duplicates, including the subject, of base files that can hold Δ's times."""
     names = [name for name in store.schema.names if name in store.spec.dedup_by]
-    return [
-        read_file(store.base.path / file.path, store.schema, names, verify=store.settings.verify_checksums)
-        for file in near_files(store, snapshot)
-    ]
+    files = near_files(store, snapshot)
+    return [read_file(store, store.base.path / file.path, store.schema, names) for file in files]
 
 
 def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
@@ -102,18 +99,13 @@ def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
 def _time_ranges(store: Store, file: DataFile) -> list[Range]:
     """Return the ranges of time in a change file. Tombstones have no time."""
     assert store.spec.time is not None  # noqa: S101  # it is a log
-    path = store.changes.path / file.path
-    with readable(path), store.opened(path) as parquet:
-        metadata = parquet.metadata
-    try:
-        ranges = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
-        return [
-            (_utc_time(times.low), _utc_time(times.high)) if times.known else _ALWAYS
-            for times, op in ranges
-            if op.low != Op.TOMBSTONE.value
-        ]
-    except OverflowError:  # a date that Python cannot hold
-        return [_ALWAYS]
+    metadata = store.footer(store.changes.path / file.path)
+    ranges = zip(key_ranges(metadata, store.spec.time), key_ranges(metadata, OP), strict=True)
+    return [
+        (_utc_time(times.low), _utc_time(times.high)) if times.known else _ALWAYS
+        for times, op in ranges
+        if op.low != Op.TOMBSTONE.value
+    ]
 
 
 def _utc_time(value: Any) -> datetime.datetime:  # noqa: ANN401

@@ -41,7 +41,6 @@ from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
-from siltstone.delta.row_group_reader import readable
 from siltstone.model.arrays import Numbers
 from siltstone.model.columns import OP, SEQ, Op
 from siltstone.model.files import DataFile
@@ -65,24 +64,22 @@ class TombstoneFilter:
 
 def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] = ()) -> pa.Table:
     """Return Δ's tombstones in the order of application: the subject columns, the given ones and ``_seq``."""
+
+    def may_hold(file: DataFile) -> bool:
+        ranges = key_ranges(store.footer(store.changes.path / file.path), OP)
+        return any(not ops.known or ops.high >= Op.TOMBSTONE.value for ops in ranges)
+
     files: list[DataFile] = []
     if store.spec.subject:
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            may_hold = pool.map(lambda file: _may_hold_tombstones(store, file), snapshot.unfolded)
-            files = [file for file, holds in zip(snapshot.unfolded, may_hold, strict=True) if holds]
+            found = pool.map(may_hold, snapshot.unfolded)
+            files = [file for file, holds in zip(snapshot.unfolded, found, strict=True) if holds]
     names = [*store.spec.subject, *columns]
     rows = change_rows_in(store, files, columns=[*names, OP])
     is_unfolded = pc.and_(
         pc.equal(rows.column(OP), Op.TOMBSTONE.value), pc.greater(rows.column(SEQ), snapshot.watermark)
     )
     return rows.filter(is_unfolded).select([*names, SEQ])
-
-
-def _may_hold_tombstones(store: Store, file: DataFile) -> bool:
-    path = store.changes.path / file.path
-    with readable(path), store.opened(path) as parquet:
-        ranges = key_ranges(parquet.metadata, OP)
-    return any(not ops.known or ops.high >= Op.TOMBSTONE.value for ops in ranges)
 
 
 def tombstone_filters(store: Store, snapshot: Snapshot) -> tuple[TombstoneFilter, ...]:
@@ -224,9 +221,6 @@ class LogOverlay:
 
     stones: "tuple[tuple[TombstoneFilter, DataFrame], ...]"
     appends: "DataFrame"
-
-    def close(self) -> None:
-        """Do nothing: no resource is held outside this process."""
 
 
 def log_frame(

@@ -91,14 +91,11 @@ def hidden_rows(spark: "SparkSession", store: Store, snapshot: Snapshot, *, befo
         # Otherwise the previous masks belong to a newer snapshot than this one.
         if keys.num_rows - since.num_rows == previous.keys.num_rows:
             new, masks = since, previous.base_masks
-    try:
-        if new.num_rows > LOOKED_UP_KEYS:
-            new_masks = _joined(spark, store, snapshot.base.files, new)
-        else:
-            files = snapshot.base.files if new.num_rows else ()
-            new_masks = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
-    except OverflowError:  # a date that Python cannot hold
+    if new.num_rows > LOOKED_UP_KEYS:
         new_masks = _joined(spark, store, snapshot.base.files, new)
+    else:
+        files = snapshot.base.files if new.num_rows else ()
+        new_masks = _mask_table((file, *_masks(base_places(store, file, new))) for file in files)
     masks = _united(masks, new_masks)
     every = _shared_names(
         pa.concat_tables([masks, _outdated(snapshot.unfolded, latest)]), (*snapshot.base.files, *snapshot.unfolded)

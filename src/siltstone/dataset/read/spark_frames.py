@@ -1,6 +1,7 @@
 """A dataset's files and rows as Spark frames, and joins by key: the parts of reads and folds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -133,8 +134,13 @@ def join_side(changed: "DataFrame", *, broadcast: bool) -> "DataFrame":
     return F.broadcast(changed) if broadcast else changed.hint("shuffle_hash")
 
 
-def persisted_on_disk(frame: "DataFrame") -> "DataFrame":
-    """Return the frame, cached on disk so that Spark computes it once."""
+@contextmanager
+def persisted_on_disk(frame: "DataFrame") -> "Iterator[DataFrame]":
+    """Cache the frame on disk inside the block, so that Spark computes it once."""
     from pyspark import StorageLevel
 
-    return frame.persist(StorageLevel.DISK_ONLY)
+    persisted = frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield persisted
+    finally:
+        persisted.unpersist()

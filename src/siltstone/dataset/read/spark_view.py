@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.dataset.read.arrow_view import latest_changes
-from siltstone.dataset.read.position_masks import can_hide, hidden_rows, visible_frame
+from siltstone.dataset.read.position_masks import HiddenRows, can_hide, hidden_rows, visible_frame
 from siltstone.dataset.read.spark_frames import arrow_frame, base_frame, by_hash, changes_frame, join_side, latest_of
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
@@ -32,9 +32,6 @@ class Overlay:
     keys: "DataFrame"
     upserts: "DataFrame"
     small: bool
-
-    def close(self) -> None:
-        """Do nothing: no resource is held outside this process."""
 
 
 def merged_frame(
@@ -57,6 +54,7 @@ def merged_frame(
             ("positions", *state),
             spark,
             lambda before: hidden_rows(spark, store, snapshot, before=before, raw=raw),
+            close=HiddenRows.close,
         )
         return visible_frame(spark, store, snapshot, hidden)
     else:

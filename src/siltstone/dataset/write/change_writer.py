@@ -68,7 +68,6 @@ class _PrunedMeanwhile(Exception):  # noqa: N818
     """Changes were pruned above the watermark that was read: base was folded since, or is older than `changes`."""
 
     def __init__(self, sequence: int) -> None:
-        """Store the sequence up to which changes were pruned."""
         super().__init__(sequence)
         self.sequence = sequence
 
@@ -77,7 +76,6 @@ class ChangeWriter:
     """The write side of one dataset in one process."""
 
     def __init__(self, store: Store) -> None:
-        """Start with an empty queue."""
         self.store = store
         self._queue: WriterQueue[Batch, Ack | InvalidRequest] = WriterQueue(
             self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
@@ -234,8 +232,7 @@ class ChangeWriter:
         schema = pa.schema([self.store.schema.field(name).with_nullable(True) for name in key])  # noqa: FBT003
 
         def keys(files: Sequence[DataFile]) -> pa.Table:
-            verify = self.store.settings.verify_checksums
-            tables = [read_file(folder / file.path, schema, key, verify=verify) for file in files]
+            tables = [read_file(self.store, folder / file.path, schema, key) for file in files]
             return pa.concat_tables(tables).combine_chunks()
 
         return bool(keys(batch.files).join(keys(newer), key, join_type="left semi").num_rows)
@@ -310,6 +307,8 @@ def check_producer(producer: str | None, sequence: int | None) -> int | None:
     """Require producer and sequence together, both in range; return the sequence as an int."""
     if (producer is None) != (sequence is None):
         raise InvalidRequest("An idempotent write needs both a producer and its sequence.")
+    if producer is not None and not isinstance(producer, str):
+        raise InvalidRequest(f"A producer must be text, not {producer!r}.")
     if producer is not None and (not producer or len(producer) > MAX_PRODUCER_CHARS or producer.endswith(ACK)):
         raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {ACK!r}.")
     if producer is not None and not producer.isprintable():

@@ -1,4 +1,4 @@
-"""Converts rows of a caller (dicts, Arrow, pandas) to the rows of a change file. Bad rows are rejected by name.
+"""Converts rows and keys of a caller (dicts, Arrow, pandas) to rows of a change file. Bad rows are rejected by name.
 
 Nothing here writes. An error names the row, the column, the value and the rule, and nothing is changed.
 """
@@ -28,7 +28,6 @@ class BadRow(InvalidRequest):
     """A row that does not fit. `detail` is the fault, without the dataset and the number of the row."""
 
     def __init__(self, message: str, *, detail: str) -> None:
-        """Store the detail."""
         super().__init__(message)
         self.detail = one_line(detail)
 
@@ -278,6 +277,28 @@ def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def key_table(keys: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
+    """Return keys in the dataset's types, one row for each.
+
+    Keys are a list of key values, or of tuples or dicts of a composite key; or an Arrow table or a pandas frame.
+    """
+    key_schema = pa.schema([schema.field(name) for name in key])
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):
+        keys = [_key_row(item, key, dataset) for item in keys]
+    elif not isinstance(keys, pa.Table) and not hasattr(keys, "iloc"):
+        raise InvalidRequest(f"Dataset {dataset}: pass the keys as a list, not as {type(keys).__name__}.")
+    return to_table(keys, key_schema, dataset=dataset, any_year=True)
+
+
+def _key_row(item: Any, key: Sequence[str], dataset: str) -> dict[str, Any]:  # noqa: ANN401
+    if isinstance(item, dict):
+        return item
+    values = item if isinstance(item, tuple | list) else (item,)
+    if len(values) != len(key):
+        raise InvalidRequest(f"Dataset {dataset}: a key has {len(key)} values ({', '.join(key)}), not {item!r}.")
+    return dict(zip(key, values, strict=True))
 
 
 def check_batch(table: pa.Table, key: Sequence[str], *, dataset: str) -> None:

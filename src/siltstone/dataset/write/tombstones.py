@@ -14,9 +14,8 @@ from siltstone.dataset.read.point_lookup import MAX_LOOKUP_KEYS, current_rows
 from siltstone.dataset.read.retry import SNAPSHOT_TRIES, with_snapshot
 from siltstone.dataset.store import Store
 from siltstone.dataset.write.change_writer import ChangedMeanwhile, ChangeWriter
-from siltstone.dataset.write.keys import key_table
 from siltstone.dataset.write.log_rows import tombstone_table
-from siltstone.dataset.write.row_conversion import check_batch
+from siltstone.dataset.write.row_conversion import check_batch, key_table
 from siltstone.errors import Conflict, Corruption, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.columns import Op
