@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from siltstone.query.gate.admit import admit, spark_text
 from siltstone.query.hot_executor import bound
-from siltstone.query.result import as_answered
+from siltstone.query.result import answered_schema, as_answered, in_form
 from siltstone.query.translate.select import Relation, Translated, translate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Hot:
         done = self.translated(text, parameters)
         values = {name: bound((parameters or {})[name]) for name in done.parameters}
         found = self.connection.sql(done.sql, params=values) if values else self.connection.sql(done.sql)
-        return as_answered(found.to_arrow_table(), done.schema)
+        return in_form(found.to_arrow_table(), answered_schema(done.schema))
 
 
 class Cold:

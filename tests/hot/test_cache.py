@@ -493,3 +493,9 @@ def test_the_engine_reaches_nothing_outside(lake: Lake, text: str) -> None:
         hot.cursor.execute(text)
     assert variable.num_rows == 1
     assert hot_table(lake, NAME).num_rows == 100
+
+
+def test_a_name_without_a_dataset_gets_no_counters(lake: Lake) -> None:
+    with pytest.raises(NotFound):
+        lake.hot.decide(NAME)
+    assert lake.hot.stats().entries == ()

@@ -1,12 +1,17 @@
 """Who is admitted to the hot cache, who goes for it, and the sentence that says why."""
 
+import dataclasses
 import doctest
+import threading
+import time
 
 import pytest
 
 from siltstone.query.hot import admission as policy
 from siltstone.query.hot import duckdb_types as types
+from siltstone.query.hot import residents
 from siltstone.query.hot.admission import Candidate, Held, admit
+from siltstone.query.hot.stats import Entry
 from tests.support.refusals import figures
 
 MB = 1024 * 1024
@@ -70,6 +75,24 @@ def test_datasets_that_are_queried_in_turn_do_not_evict_each_other() -> None:
         one = Candidate(name=name, estimate_bytes=80 * MB, missed_seconds=before)
         fills += admit(one, [held("a", 80, used=used)], budget_bytes=100 * MB).admitted
     assert fills == 0
+
+
+def test_counters_that_two_threads_change_at_once_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    slot, is_counting = residents.Slot("crm.sales.calls"), threading.Event()
+
+    def slow(entry: Entry, **changed: int) -> Entry:
+        if "misses" in changed:
+            is_counting.set()
+            time.sleep(0.1)
+        return dataclasses.replace(entry, **changed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(residents, "replace", slow)
+    counting = threading.Thread(target=slot.note, kwargs={"misses": 1})
+    counting.start()
+    assert is_counting.wait(timeout=10)
+    slot.note(filling=True)  # as a fill does
+    counting.join(timeout=10)
+    assert (slot.entry.misses, slot.entry.filling) == (1, True)
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:

@@ -14,6 +14,10 @@
 4. `DeadlineMonitor`, one thread, then interrupts the engine repeatedly, because engines forget an interrupt between two
    steps.
 5. The caller waits `GRACE_SECONDS` more and gets the error. An engine that does not stop is left behind on its thread.
+
+Work and results pass between the caller's thread and the others by objects that are implemented in C: locks, lists,
+simple queues. Events, conditions, futures and `queue.Queue` are Python code. Ctrl-C in the middle of it would leave
+their locks acquired.
 """
 
 import contextlib
@@ -22,11 +26,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from siltstone.errors import Conflict, NotFound, Reason, Unavailable
+from siltstone.host.deferred_interrupts import Uninterrupted
 
 TICK_SECONDS: Final = 0.05
 """Interval at which deadlines are checked and engines are interrupted."""
@@ -57,14 +61,12 @@ class CancelToken:
     """Cancels a query from another thread: before it starts, while it runs, or without effect after it."""
 
     def __init__(self) -> None:
-        self._cancelled = threading.Event()
         self._limit = 0.0
         self._at = math.inf
 
     def cancel(self) -> None:
         """Cancel the query; its caller gets Unavailable."""
         self._at = min(self._at, time.monotonic())
-        self._cancelled.set()
 
     def expire(self, seconds: float) -> None:
         """Cancel the query because it has used up its time limit of `seconds`."""
@@ -75,7 +77,7 @@ class CancelToken:
     @property
     def is_cancelled(self) -> bool:
         """True once the query was cancelled, also by its time limit."""
-        return self._cancelled.is_set()
+        return self._at < math.inf
 
     @property
     def seconds_ago(self) -> float:
@@ -242,17 +244,12 @@ class ActiveQueries:
 
     def __init__(self) -> None:
         self._queries: dict[str, ActiveQuery] = {}
-        self._mutex = threading.Lock()  # Ctrl-C in the `with` of a condition would leave it acquired
-        self._changed = threading.Condition(self._mutex)
+        self._mutex = threading.Lock()
         self._monitor = DeadlineMonitor(self._all)
 
     @contextmanager
     def listed(self, query: ActiveQuery) -> Iterator[None]:
-        """List and monitor a query while a block does its work.
-
-        Raises:
-            Conflict: a query with that id is running.
-        """
+        """List and monitor a query while a block does its work."""
         with self._mutex:
             if query.query_id in self._queries:
                 raise Conflict(f"A query with the id {query.query_id!r} is running already. Choose another id.")
@@ -263,14 +260,9 @@ class ActiveQueries:
         finally:
             with self._mutex:
                 del self._queries[query.query_id]
-                self._changed.notify_all()
 
     def cancel(self, query_id: str) -> None:
-        """Cancel a query; its caller gets Unavailable.
-
-        Raises:
-            NotFound: no query with that id is running in this process.
-        """
+        """Cancel a query; its caller gets Unavailable."""
         with self._mutex:
             query = self._queries.get(query_id)
         if query is None:
@@ -282,11 +274,9 @@ class ActiveQueries:
         queries = self._all()
         for query in queries:
             query.cancel()
-        with self._mutex:
-            self._changed.wait_for(
-                lambda: not any(query in queries and query.blocks_close for query in self._queries.values()),
-                CLOSING_SECONDS,
-            )
+        until = time.monotonic() + CLOSING_SECONDS
+        while any(query in queries and query.blocks_close for query in self._all()) and time.monotonic() < until:
+            time.sleep(TICK_SECONDS)
 
     def ids(self) -> list[str]:
         """Return the ids of the running queries."""
@@ -306,7 +296,6 @@ class InterruptibleExecutor:
 
     def __init__(self) -> None:
         self._idle: list[_WorkerThread] = []
-        """Each step on it is atomic in Python, so it needs no lock. Ctrl-C could leave a lock acquired."""
 
     def run(self, work: Callable[[], _T], *, interrupt: Callable[[], object], give_up: GiveUp) -> _T:
         """Run work that may block its thread for long, and return its result.
@@ -314,25 +303,23 @@ class InterruptibleExecutor:
         An exception in the waiting caller (Ctrl-C) interrupts the work. It is raised when that has ended, or after
         `UNHEARD_SECONDS`. The error of `give_up` is raised at once; the work may go on.
         """
-        future: Future[_T] = Future()
+        job = _Job(work)
         error: BaseException | None = None
         try:
-            self._claim().jobs.put(lambda become_idle: _complete(future, work, become_idle))
-            while error is None and not future.done():
-                # a signal just before a wait does not end that wait, so each wait is short
-                with contextlib.suppress(TimeoutError):  # a TimeoutError of the work is raised below
-                    return future.result(timeout=SIGNAL_SECONDS)
+            self._claim().jobs.put(job.run)
+            # a signal just before a wait does not end that wait, so each wait is short
+            while error is None and not job.wait(SIGNAL_SECONDS):
                 error = give_up()
-            if error is None:
-                return future.result()
         except BaseException:
             until = time.monotonic() + UNHEARD_SECONDS
-            while not (future.cancel() or future.done()) and time.monotonic() < until:
+            while not (job.cancel() or job.is_done) and time.monotonic() < until:
                 interrupt()
-                wait([future], TICK_SECONDS)
+                job.wait(TICK_SECONDS)
             raise
-        future.cancel()  # work that has not started does not start
-        raise error
+        if error is not None:
+            job.cancel()
+            raise error
+        return job.result()
 
     def _claim(self) -> "_WorkerThread":
         """Return a thread for one job: the one that became idle last, or a new one.
@@ -348,18 +335,42 @@ class InterruptibleExecutor:
                 return thread
 
 
-def _complete(future: "Future[_T]", work: Callable[[], _T], become_idle: Callable[[], None]) -> None:
-    if not future.set_running_or_notify_cancel():
+class _Job(Generic[_T]):
+    """Work for a worker thread, and its result."""
+
+    def __init__(self, work: Callable[[], _T]) -> None:
+        self.is_done = False
+        self._work = work
+        self._claim = threading.Lock()
+        """Acquired once: by the thread that starts the work, or by the caller that cancels it."""
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._result: _T
+        self._error: BaseException | None = None
+
+    def run(self, become_idle: Callable[[], None]) -> None:
+        if self._claim.acquire(blocking=False):
+            try:
+                self._result = self._work()
+            except BaseException as error:  # noqa: BLE001  # it is raised in the caller
+                self._error = error
         become_idle()
-        return
-    try:
-        result = work()
-    except BaseException as error:  # noqa: BLE001  # it is raised in the caller
-        become_idle()
-        future.set_exception(error)
-    else:
-        become_idle()
-        future.set_result(result)
+        self.is_done = True
+        self._ended.put(None)
+
+    def cancel(self) -> bool:
+        """Prevent the start of the work; return False if it has started."""
+        return self._claim.acquire(blocking=False)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the work; return whether it has ended."""
+        with contextlib.suppress(queue.Empty):
+            self._ended.get(timeout=seconds)
+        return self.is_done
+
+    def result(self) -> _T:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class _WorkerThread(threading.Thread):
@@ -370,7 +381,8 @@ class _WorkerThread(threading.Thread):
         self.jobs: queue.SimpleQueue[Callable[[Callable[[], None]], None]] = queue.SimpleQueue()
         """Jobs. Each is called with the function that it must call at its end."""
         self._idle = idle
-        self.start()
+        with Uninterrupted():
+            self.start()
 
     def run(self) -> None:
         while self._run_next():
@@ -397,16 +409,20 @@ def stream_from_thread(make: Callable[[], Iterator[_T]], *, end: Callable[[], ob
     `end` makes the iterator end early. It is called when the caller reads no further. The error of `give_up` is raised,
     and ends the iterator also while the caller reads nothing.
     """
-    items: queue.Queue[tuple[str, _T | BaseException | None]] = queue.Queue(AHEAD)
-    closed = threading.Event()
+    items: queue.SimpleQueue[tuple[str, _T | BaseException | None]] = queue.SimpleQueue()
+    room: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each item that may be produced ahead
+    for _ in range(AHEAD):
+        room.put(None)
+    is_closed = False
 
     def is_over() -> bool:
-        return closed.is_set() or give_up() is not None
+        return is_closed or give_up() is not None
 
     def put(kind: str, item: "_T | BaseException | None") -> None:
         while not is_over():
-            with contextlib.suppress(queue.Full):
-                items.put((kind, item), timeout=SIGNAL_SECONDS)
+            with contextlib.suppress(queue.Empty):
+                room.get(timeout=SIGNAL_SECONDS)
+                items.put((kind, item))
                 return
 
     def work() -> None:
@@ -419,23 +435,26 @@ def stream_from_thread(make: Callable[[], Iterator[_T]], *, end: Callable[[], ob
         except BaseException as error:  # noqa: BLE001  # it is raised where the items are read
             put("error", error)
 
-    threading.Thread(target=work, name="silt-stream", daemon=True).start()
     try:
-        yield from _read(items, give_up)
+        with Uninterrupted():
+            threading.Thread(target=work, name="silt-stream", daemon=True).start()
+        yield from _read(items, room, give_up)
     finally:
-        closed.set()
+        is_closed = True
         end()
 
 
-def _read(items: "queue.Queue[tuple[str, _T | BaseException | None]]", give_up: GiveUp) -> Iterator[_T]:
+def _read(
+    items: "queue.SimpleQueue[tuple[str, _T | BaseException | None]]", room: "queue.SimpleQueue[None]", give_up: GiveUp
+) -> Iterator[_T]:
     while True:
         try:
             kind, item = items.get(timeout=SIGNAL_SECONDS)
         except queue.Empty:
-            cause = give_up()
-            if cause is not None:
+            if cause := give_up():
                 raise cause from None
             continue
+        room.put(None)
         if kind == "end":
             return
         if kind == "error":

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,8 @@ from sqlglot import exp
 
 from siltstone.errors import Reason
 from siltstone.query.gate.checked_query import CheckedQuery, Source
-from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, duck_type
+from siltstone.query.hot import change_set
+from siltstone.query.hot.duckdb_types import UnsupportedType, check_values, columns_sql
 from siltstone.query.hot.read_transactions import Reader
 from siltstone.query.result import answered_schema, in_form
 from siltstone.query.translate import Unsupported
@@ -75,7 +76,7 @@ class Translations:
     def plan(self, admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_rows: int) -> HotPlan:
         """Translate a query over datasets with these columns."""
         kinds = tuple((name, _kind(value)) for name, value in sorted(admitted.parameters.items()))
-        key = (admitted.text, admitted.normalised, max_rows, kinds, *schemas.items())
+        key = (admitted.normalised, max_rows, kinds, *schemas.items())
         with self._mutex:
             plan = self._cached.get(key)
         if plan is None:
@@ -185,24 +186,18 @@ def explained(plan: HotPlan, parameters: Mapping[str, object], view: "HotSnapsho
 @contextmanager
 def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator["HotSnapshot"]:
     """Give a view that reads datasets from Arrow tables for a block, because raw rows are never resident."""
-    import duckdb
-
     reader = Reader(view.cursor.cursor())  # a separate cursor, because its prepared queries keep the rows in memory
     names = {name: f"silt_raw_{number}" for number, name in enumerate(tables)}
+    schemas = {name: table.schema for name, table in tables.items()}
     try:
-        for name, table in tables.items():
-            for column in table.schema:
-                duck_type(column.type, column=column.name)
+        for table in tables.values():
+            columns_sql(table.schema)  # raises for a type that DuckDB does not have
             check_values(table)
-            reader.cursor.register(names[name], table)
-        schemas = {name: table.schema for name, table in tables.items()}
-        yield replace(view, reader=reader, tables=names, schemas=schemas)
+        with change_set.registered(reader.cursor, {names[name]: table for name, table in tables.items()}):
+            yield replace(view, reader=reader, tables=names, schemas=schemas)
     except UnsupportedType as unfit:
         raise HotExecutionFailed(str(unfit).rstrip(".")) from unfit
     finally:
-        for name in names.values():
-            with suppress(duckdb.Error):
-                reader.cursor.unregister(name)
         reader.end()
 
 

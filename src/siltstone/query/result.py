@@ -88,8 +88,7 @@ class QueryResult:
         Raises:
             InvalidRequest: Polars is not installed; or see `to_arrow`.
         """
-        table = self.to_arrow(allow_truncated=allow_truncated)
-        return polars_frame(table)
+        return polars_frame(self.to_arrow(allow_truncated=allow_truncated))
 
     def __repr__(self) -> str:
         names, rows = cells(self.table)
@@ -118,12 +117,9 @@ class QueryResult:
         )
 
 
-def as_answered(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
-    """Convert rows of either engine to the common form of results: Spark's names and types, every column nullable.
-
-    `schema` has the names and types, if those of the engine differ.
-    """
-    return in_form(table, answered_schema(schema or table.schema))
+def as_answered(table: pa.Table) -> pa.Table:
+    """Convert rows of Spark to the common form of results: Spark's names and types, every column nullable."""
+    return in_form(table, answered_schema(table.schema))
 
 
 def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:

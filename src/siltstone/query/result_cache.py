@@ -23,6 +23,8 @@ PAGED_RESULTS: Final = 50
 PAGED_RESULTS_BYTES: Final = 512 * 1024 * 1024
 """Memory limit of all paged results; the newest is kept even if it alone is larger."""
 MAX_PAGE_ROWS: Final = 10_000
+ENTRY_BYTES: Final = 4_096
+"""Approximate memory of a cached result beside its rows. Without it, results without rows would never be evicted."""
 LARGEST_SHARE: Final = 4
 """Divisor: a result above this share of the memory limit is not cached, because it would evict all others."""
 
@@ -57,18 +59,18 @@ class ResultCache:
 
     def put(self, key: Hashable | None, result: QueryResult, *, since: int) -> None:
         """Cache a result, if it has a key, is not too large, and the cache was not cleared since its query began."""
-        size = result.table.nbytes
+        size = result.table.nbytes + ENTRY_BYTES
         if key is None or size * LARGEST_SHARE > self._budget:
             return
         with self._mutex:
             if since != self._generation:
                 return
             old = self._results.pop(key, None)
-            self._bytes += size - (old.table.nbytes if old is not None else 0)
+            self._bytes += size - (old.table.nbytes + ENTRY_BYTES if old is not None else 0)
             self._results[key] = result
             while self._bytes > self._budget:
                 _, evicted = self._results.popitem(last=False)
-                self._bytes -= evicted.table.nbytes
+                self._bytes -= evicted.table.nbytes + ENTRY_BYTES
 
     def put_pages(self, result: QueryResult, names: tuple[str, ...], *, since: int) -> None:
         """Store a result by its query id for pages, unless the cache was cleared since its query began.
@@ -86,12 +88,7 @@ class ResultCache:
                 self._page_bytes -= evicted.table.nbytes
 
     def page(self, query_id: str, number: int, *, size: int) -> QueryResult:
-        """Return one page of a result, counted from 1; a page after the last one has no rows.
-
-        Raises:
-            InvalidRequest: the page number or the page size is out of bounds.
-            NotFound: the result is not in the cache, or not any more.
-        """
+        """Return one page of a result, counted from 1; a page after the last one has no rows."""
         if not (_is_count(number) and _is_count(size) and size <= MAX_PAGE_ROWS):
             raise InvalidRequest(
                 f"Pages count from 1 and have 1 to {MAX_PAGE_ROWS:,} rows, not page {number!r} of {size!r}."

@@ -178,6 +178,7 @@ class Router:
                 answer.
             NotFound: it names a dataset that does not exist.
             Conflict: a query with that id is running.
+            Corruption: a live file is lost or damaged; the message names it.
             Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
@@ -414,10 +415,10 @@ class Router:
         stores = {name: self._resolver.store(name).current() for name in names}
         self._plan({name: store.schema for name, store in stores.items()}, request, admitted)
         cache = self._hot()
-        cold = [name for name in names if not cache.decide(name).resident]
+        decisions = {name: cache.decide(name) for name in names}
+        cold = {name: decision for name, decision in decisions.items() if not decision.resident}
         rows = sum(_rows(stores[name]) for name in cold)
-        for name in cold:
-            decision = cache.decide(name)
+        for name, decision in cold.items():
             free = decision.filling or (decision.admitted and not decision.evict)
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not hot_only:

@@ -100,14 +100,7 @@ class SparkQuery:
 
     @_retried
     def answer(self, most: int) -> pa.Table:
-        """Return at most so many rows.
-
-        Raises:
-            InvalidRequest: Spark rejects the query, or it is a product of too many rows.
-            NotFound: it names a dataset that does not exist.
-            Corruption: a live file is lost; the message names it.
-            Unavailable: Spark was lost, the time is up, or the query was cancelled.
-        """
+        """Return at most so many rows. Errors are those of `Router.execute`."""
         opened = self._checked_datasets()
         session = self._session()
         failure: Exception | None = None
@@ -204,10 +197,8 @@ class SparkQuery:
         if isinstance(error, ValueError):
             raise error
         if damaged := damage(error):
-            opened = (
-                {} if names_data_file(error) else self._opened()
-            )  # if several tasks fail at once, Spark names no file
-            for name, dataset in opened.items():
+            # if several tasks fail at once, Spark names no file
+            for name, dataset in ({} if names_data_file(error) else self._opened()).items():
                 if file := dataset.damaged_file():
                     raise Corruption(f"Dataset {name}, file {file}: {damaged}", reason=Reason.DAMAGED_FILE) from error
             raise damaged from error

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from siltstone.errors import Reason, Unavailable
+from siltstone.model.units import BYTES_PER_MB
 from siltstone.query import cancellation
 from siltstone.query.cancellation import ActiveQueries, ActiveQuery, InterruptibleExecutor, stream_from_thread
+from siltstone.query.hot.residents import Residents
+from tests.support.interrupts import SOON_SECONDS, ends_soon, interrupted_at
 from tests.support.refusals import refused
 
 TraceFunction = Callable[[FrameType, str, object], Any]
@@ -175,7 +178,7 @@ def test_ctrl_c_interrupts_the_work_until_it_has_ended(wait_seconds: float):
     assert ended.is_set()
 
 
-@pytest.mark.parametrize("line", range(1, 12))
+@pytest.mark.parametrize("line", range(1, 24))
 def test_ctrl_c_at_any_step_of_handing_work_over_leaves_no_thread_behind(line: int, monkeypatch: pytest.MonkeyPatch):
     """Raise before the n-th line that the main thread runs in the module, as a signal may."""
     monkeypatch.setattr(cancellation, "IDLE_SECONDS", 0.05)
@@ -238,13 +241,15 @@ def test_an_engine_is_interrupted_from_its_time_limit_until_it_returns_and_never
 
 def test_an_interrupt_that_hangs_delays_no_other():
     hangs, heard = threading.Event(), threading.Event()
-    queries, first, second = ActiveQueries(), ActiveQuery("first", 0.01), ActiveQuery("second", 0.05)
+    queries, first, second = ActiveQueries(), ActiveQuery("first"), ActiveQuery("second")
     with (
         queries.listed(first),
         queries.listed(second),
         first.interruptible(lambda: hangs.wait(timeout=60)),
         second.interruptible(heard.set),
     ):
+        first.cancel()
+        second.cancel()
         assert heard.wait(timeout=10)
         hangs.set()
 
@@ -259,6 +264,75 @@ def test_an_abandoned_query_blocks_a_close_only_while_its_engine_reads_the_memor
     with query.interruptible(unused, in_process=True):
         blocks.append(query.blocks_close)
     assert blocks == [True, False, False, True]
+
+
+@pytest.mark.usefixtures("accepts_ctrl_c")
+def test_an_executor_works_after_ctrl_c_at_any_moment_of_a_call(monkeypatch: pytest.MonkeyPatch):
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        executor = InterruptibleExecutor()
+        work = partial(executor.run, partial(time.sleep, 0.01), interrupt=patient, give_up=patient)
+        is_interrupted = interrupted_at(number, work, monkeypatch)
+        assert ends_soon(work), number
+        number += 1
+    assert number > 1
+
+
+@pytest.mark.usefixtures("accepts_ctrl_c")
+def test_a_stream_ends_after_ctrl_c_at_any_moment_of_its_reading(monkeypatch: pytest.MonkeyPatch):
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        ended = threading.Event()
+
+        def make(ended: threading.Event = ended) -> Iterator[int]:
+            try:
+                yield from range(10)
+            finally:
+                ended.set()
+
+        made = stream_from_thread(make, end=patient, give_up=patient)
+        is_interrupted = interrupted_at(number, partial(list, made), monkeypatch)
+        assert ended.wait(SOON_SECONDS), number
+        left = [thread for thread in threading.enumerate() if thread.name == "silt-stream"]
+        assert all(ends_soon(thread.join) for thread in left), number
+        number += 1
+    assert number > 1
+
+
+@pytest.mark.usefixtures("accepts_ctrl_c")
+def test_a_query_can_be_cancelled_after_ctrl_c_during_its_cancellation(monkeypatch: pytest.MonkeyPatch):
+    query = ActiveQuery("one")
+    interrupted_at(0, query.cancel, monkeypatch)
+    assert ends_soon(query.cancel)
+    assert query.is_cancelled
+
+
+def test_a_close_waits_only_until_the_caller_of_a_query_gives_up():
+    queries, query = ActiveQueries(), ActiveQuery("one")
+    with queries.listed(query):
+        closing = threading.Thread(target=queries.cancel_all, daemon=True)
+        closing.start()
+        while not query.is_cancelled:
+            time.sleep(0.001)
+        assert closing.is_alive()
+        query.abandon()
+        closing.join(cancellation.CLOSING_SECONDS / 2)
+        assert not closing.is_alive()
+
+
+@pytest.mark.usefixtures("accepts_ctrl_c")
+@pytest.mark.parametrize("call", [lambda residents: residents.run_later(patient), Residents.close])
+def test_a_hot_cache_can_be_closed_after_ctrl_c_at_any_moment(
+    call: Callable[[Residents], object], monkeypatch: pytest.MonkeyPatch
+):
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        residents = Residents(budget_bytes=100 * BYTES_PER_MB, query_bytes=100 * BYTES_PER_MB)
+        residents.run_later(patient)
+        is_interrupted = interrupted_at(number, partial(call, residents), monkeypatch)
+        assert ends_soon(partial(residents.run_later, patient)), number
+        assert ends_soon(residents.close), number
+        number += 1
 
 
 def test_an_interrupt_of_a_list_of_queries_locks_no_later_query_out(monkeypatch: pytest.MonkeyPatch):

@@ -157,7 +157,6 @@ def _parse_and_check(text: str, catalog: str | None, schema: str | None) -> Chec
     except InvalidRequest:
         typed = plain
     return CheckedQuery(
-        text=text,
         normalised=normalised,
         tree=typed if decides_alike(typed, plain) else plain,  # sqlglot's meaning of a function may differ from Spark's
         checked=checked,

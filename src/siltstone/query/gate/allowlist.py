@@ -220,8 +220,12 @@ ARGUMENTS: Final[dict[type[exp.Expr], str]] = {
 _RELATIONS: Final = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
 ARGUMENT_KINDS: Final[dict[tuple[type[exp.Expr], str], tuple[type[exp.Expr], ...]]] = {
     (exp.CTE, "alias"): (exp.TableAlias,),
+    (exp.Column, "this"): (exp.Identifier, exp.Star),
+    **{(exp.Column, part): (exp.Identifier,) for part in ("table", "db", "catalog")},
     (exp.Escape, "this"): tuple(LIKES),
     (exp.From, "this"): _RELATIONS,
+    (exp.Interval, "unit"): (exp.Var, exp.IntervalSpan),
+    **{(exp.IntervalSpan, side): (exp.Var,) for side in ("this", "expression")},
     (exp.Is, "expression"): (exp.Null, exp.Boolean),
     (exp.Join, "this"): _RELATIONS,
     (exp.Lambda, "expressions"): (exp.Identifier,),

@@ -42,8 +42,6 @@ class CheckedQuery:
     Copy a tree before changing it, because admitted queries are cached and shared.
     """
 
-    text: str
-    """The user's text."""
     normalised: str
     """The query in a normal form, independent of spacing, comments, letter case of keywords and default schema."""
     tree: exp.Query

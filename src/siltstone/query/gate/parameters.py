@@ -27,9 +27,6 @@ def check_parameters(placeholders: Mapping[str, TextPosition], values: Mapping[s
     """Return the values of a query's placeholders, each in its plain class; reject values that do not fit.
 
     A subclass may have its own text form. Only the value counts, never that text.
-
-    Raises:
-        InvalidRequest: a value is missing, has no placeholder, or is of a type that cannot be bound.
     """
     missing = [f":{name} at {position}" for name, position in placeholders.items() if name not in values]
     if missing:

@@ -195,7 +195,10 @@ class _BoundedParser(SparkParser):
             case TokenType.IN:
                 read = self._parse_in(this)
             case TokenType.BETWEEN:
-                read = self._parse_between(this)
+                low = self._parse_comparison()
+                if not self._match(TokenType.AND):
+                    self.raise_error("Expected AND")
+                read = self.expression(exp.Between(this=this, low=low, high=self._parse_comparison()))
             case TokenType.RLIKE:
                 read = self.expression(exp.RegexpLike(this=this, expression=self._parse_comparison()))
             case kind:
@@ -204,12 +207,6 @@ class _BoundedParser(SparkParser):
                 read = self.expression(like(this=this, expression=patterns or self._parse_comparison()))
                 read = read if patterns else self._parse_escape(read)
         return self._negate_range(read) if negated else read
-
-    def _parse_between(self, this: exp.Expr | None) -> exp.Between:
-        low = self._parse_comparison()
-        if not self._match(TokenType.AND):
-            self.raise_error("Expected AND")
-        return self.expression(exp.Between(this=this, low=low, high=self._parse_comparison()))
 
     def _parse_quantified(self) -> exp.Expr | None:
         """Parse ANY, SOME or ALL and the patterns after it."""
@@ -471,9 +468,7 @@ def parse_plain(tokens: list[Token], text: str) -> exp.Expr | None:
 def parse_typed(tokens: list[Token], text: str) -> exp.Expr | None:
     """Return the tree of one statement with sqlglot's knowledge of Spark's functions, for translation.
 
-    Raises:
-        sqlglot.errors.ParseError: it cannot be parsed.
-        RecursionError: it is nested too deeply.
+    Errors are those of `parse_plain`.
     """
     return _parse_statement(_BoundedParser, [part for token in tokens for part in _without_suffix(token)], text)
 

@@ -54,29 +54,20 @@ class SqlWriter(Generator):
     TRANSFORMS = {
         **Generator.TRANSFORMS,
         **dict.fromkeys(BINARY_OPERATORS, lambda self, node: self.operators(node)),
-        **dict.fromkeys(LIKES, lambda self, node: self.predicate(node)),
-        exp.Aliases: lambda self, node: f"{self.sql(node.this)} AS ({self.all(node)})",
-        exp.Between: lambda self, node: self.predicate(node),
+        **dict.fromkeys((*LIKES, exp.Between, exp.In, exp.Is), lambda self, node: self.predicate(node)),
         exp.BitwiseNot: lambda self, node: f"~ {self.sql(node.this)}",
         exp.Bracket: lambda self, node: f"{self.sql(node.this)}[{self.all(node)}]",
         **dict.fromkeys((exp.Cast, exp.TryCast), lambda self, node: self.cast(node)),
         exp.ColumnDef: lambda self, node: f"{self.sql(node.this)}: {self.sql(node.kind)}",
-        exp.Cube: lambda self, node: f"CUBE ({self.all(node)})",
-        exp.Distinct: lambda self, node: f"DISTINCT {self.all(node)}".strip(),
+        **dict.fromkeys((exp.Cube, exp.Rollup), lambda self, node: f"{node.key.upper()} ({self.all(node)})"),
         exp.Exists: lambda self, node: f"EXISTS ({self.inner(node.this)})",
         exp.Extract: lambda self, node: f"EXTRACT({node.name.upper()} FROM {self.sql(node.expression)})",
         exp.Filter: lambda self, node: f"{self.sql(node.this)} FILTER ({self.sql(node.expression).strip()})",
-        exp.GroupingSets: lambda self, node: f"GROUPING SETS ({self.all(node)})",
         exp.HexString: lambda self, node: f"X'{node.this}'",
         exp.Identifier: lambda self, node: quoted(node.this),
-        exp.In: lambda self, node: self.predicate(node),
-        exp.Is: lambda self, node: self.predicate(node),
         exp.Literal: lambda self, node: string(str(node.this)) if node.is_string else str(node.this),
         exp.Neg: lambda self, node: f"- {self.sql(node.this)}",
         exp.Placeholder: lambda self, node: self.parameter(node.this),
-        exp.Rollup: lambda self, node: f"ROLLUP ({self.all(node)})",
-        exp.Star: lambda self, node: f"* EXCEPT ({self.all(node, 'except_')})" if node.args.get("except_") else "*",
-        exp.WithinGroup: lambda self, node: f"{self.sql(node.this)} WITHIN GROUP ({self.sql(node.expression).strip()})",
         Pivoted: lambda self, node: self.pivoted(node),
         Positive: lambda self, node: f"+ {self.sql(node.this)}",
         Quantified: lambda self, node: f"{node.this} ({self.all(node)})",
@@ -86,6 +77,7 @@ class SqlWriter(Generator):
         "qualify": lambda self, node: self.sql(node, "qualify"),
         "windows": lambda self, node: f" WINDOW {self.all(node, 'windows')}" if node.args.get("windows") else "",
     }
+    WRAP_DERIVED_VALUES = False
 
     def __init__(
         self,
@@ -124,10 +116,6 @@ class SqlWriter(Generator):
     def alias(self, node: exp.Expr) -> str:
         """Return `` AS name(columns)``, or an empty text."""
         return f" AS {self.sql(node, 'alias')}" if node.args.get("alias") else ""
-
-    def pivots(self, node: exp.Expr) -> str:
-        """Return PIVOT or UNPIVOT, which follow a table and its alias, before joins."""
-        return "".join(f" {self.sql(pivot)}" for pivot in node.args.get("pivots") or [])
 
     def operators(self, node: exp.Expr) -> str:
         """Write a chain of operators from its left end, without recursion."""
@@ -181,11 +169,7 @@ class SqlWriter(Generator):
         return f"{TYPES[kind]}({inner})" if inner else TYPES[kind]
 
     def interval_sql(self, expression: exp.Interval) -> str:
-        unit = expression.args.get("unit")
-        spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit] if unit else []
-        return " ".join(
-            ["INTERVAL", self.sql(expression.this), *filter(None, [" TO ".join(span.name for span in spans)])]
-        )
+        return " ".join(filter(None, ["INTERVAL", self.sql(expression.this), self.sql(expression, "unit")]))
 
     def trim_sql(self, expression: exp.Trim) -> str:
         before = [expression.args.get("position"), self.sql(expression, "expression")]
@@ -195,16 +179,6 @@ class SqlWriter(Generator):
         del wrap
         names = self.all(expression)
         return f"{names if len(expression.expressions) == 1 else f'({names})'} {arrow_sep} {self.sql(expression.this)}"
-
-    def window_sql(self, expression: exp.Window) -> str:
-        if expression.args.get("alias"):
-            return f"{self.sql(expression.this)} OVER {self.sql(expression, 'alias')}"
-        partition = (
-            f"PARTITION BY {self.all(expression, 'partition_by')}" if expression.args.get("partition_by") else ""
-        )
-        rest = [self.sql(expression, part).strip() for part in ("order", "spec")]
-        word = "AS" if expression.arg_key == "windows" else "OVER"
-        return f"{self.sql(expression.this)} {word} ({' '.join(filter(None, [partition, *rest]))})"
 
     def windowspec_sql(self, expression: exp.WindowSpec) -> str:
         bounds = [
@@ -239,16 +213,7 @@ class SqlWriter(Generator):
             return f"{self.sql(expression.this)}{self.alias(expression)}{joins}"
         alias = expression.args.get("alias")
         name = "" if alias and alias.this else quoted(expression.name)
-        return f"{self.table(expression)}{sep}{name}{self.sql(alias)}{self.pivots(expression)}{joins}"
-
-    def subquery_sql(self, expression: exp.Subquery, sep: str = " AS ") -> str:
-        alias = f"{sep}{self.sql(expression, 'alias')}" if expression.args.get("alias") else ""
-        body = f"({self.sql(expression.this)}){alias}{self.pivots(expression)}"
-        return self.prepend_ctes(expression, self.query_modifiers(expression, body))
-
-    def values_sql(self, expression: exp.Values, values_as_table: bool = True) -> str:
-        del values_as_table
-        return f"VALUES {self.all(expression)}{self.alias(expression)}"
+        return f"{self.table(expression)}{sep}{name}{self.sql(alias)}{self.all(expression, 'pivots')}{joins}"
 
     def join_sql(self, expression: exp.Join, join_op: str | None = None) -> str:
         del join_op
@@ -266,12 +231,12 @@ class SqlWriter(Generator):
         return f" LATERAL VIEW {'OUTER ' if expression.args.get('outer') else ''}{self.sql(expression.this)}{name}{columns}"
 
     def pivoted(self, node: exp.Expr) -> str:
-        return f"PIVOT ({self.all(node)} FOR {self.names(node, 'columns')} IN ({self.all(node, 'values')}))"
+        return f" PIVOT ({self.all(node)} FOR {self.names(node, 'columns')} IN ({self.all(node, 'values')}))"
 
     def unpivoted(self, node: exp.Expr) -> str:
         nulls = f"{node.args['nulls']} NULLS " if node.args.get("nulls") else ""
         listed = f"({self.names(node, 'values')} FOR {self.sql(node.this)} IN ({self.all(node)}))"
-        return f"UNPIVOT {nulls}{listed}{self.alias(node)}"
+        return f" UNPIVOT {nulls}{listed}{self.alias(node)}"
 
     def names(self, node: exp.Expr, part: str) -> str:
         """Return one name, or several in parentheses."""

@@ -159,12 +159,6 @@ def _shown(node: exp.Expr) -> str:
     return str(node.key.upper())
 
 
-def _require(value: object, kinds: type | tuple[type, ...], *, within: exp.Expr) -> None:
-    """Reject an argument of another kind."""
-    if not isinstance(value, kinds):
-        raise _rejected(value if isinstance(value, exp.Expr) else within)
-
-
 @_rule(exp.Identifier)
 def _identifier(_used: Syntax, node: exp.Expr) -> None:
     if not isinstance(node.this, str) or not node.this:
@@ -329,8 +323,7 @@ def _group(_used: Syntax, node: exp.Expr) -> None:
 def _window(_used: Syntax, node: exp.Expr) -> None:
     defined = any(node.args.get(part) for part in ("partition_by", "order", "spec"))
     if node.arg_key == "windows":
-        _require(node.this, exp.Identifier, within=node)
-        if node.args.get("alias"):
+        if not isinstance(node.this, exp.Identifier) or node.args.get("alias"):
             raise _rejected(node)
     elif node.args.get("alias") and defined:
         raise InvalidRequest(f"A window{position_suffix(node)} has a name or a definition, not both.")
@@ -352,9 +345,6 @@ def _frame(_used: Syntax, node: exp.Expr) -> None:
 @_rule(exp.Column)
 def _column(used: Syntax, node: exp.Expr) -> None:
     parts = [node.args[part] for part in ("catalog", "db", "table", "this") if node.args.get(part)]
-    if not all(isinstance(part, exp.Identifier) for part in parts[:-1]):
-        raise _rejected(node)
-    _require(parts[-1], (exp.Identifier, exp.Star), within=node)
     names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
     if len(parts) == 1 and names and names[0] in SESSION_NAMES and names[0] not in used.columns:
         raise InvalidRequest(
@@ -444,17 +434,13 @@ def _check_plain_query(query: exp.Expr) -> None:
     """Check a query in the parentheses of IN or EXISTS, which has nothing beside it."""
     if isinstance(query, exp.Subquery) and any(value for name, value in query.args.items() if name != "this"):
         raise _rejected(query)
-    _require(query.this if isinstance(query, exp.Subquery) else query, exp.Query, within=query)
+    if not isinstance(query.this if isinstance(query, exp.Subquery) else query, exp.Query):
+        raise _rejected(query)
 
 
-@_rule(exp.Between)
-def _between(_used: Syntax, node: exp.Expr) -> None:
-    _check_operands(node, node.this, node.args["low"], node.args["high"])
-
-
-@_rule(*LIKES)
-def _like(_used: Syntax, node: exp.Expr) -> None:
-    _check_operands(node, node.this, node.expression)
+@_rule(exp.Between, *LIKES)
+def _predicate(_used: Syntax, node: exp.Expr) -> None:
+    _check_operands(node, *map(node.args.get, ("this", "low", "high", "expression")))
 
 
 @_rule(*BINARY_OPERATORS)
@@ -496,10 +482,6 @@ def _interval(_used: Syntax, node: exp.Expr) -> None:
         raise InvalidRequest(
             f"After INTERVAL{position_suffix(node)} stands a number or a string. make_interval takes columns."
         )
-    unit = node.args.get("unit")
-    spans = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit] if unit else []
-    if not all(isinstance(span, exp.Var) for span in spans):
-        raise _rejected(node)
 
 
 @_rule(exp.Extract)

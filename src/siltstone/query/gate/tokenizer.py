@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokens import Tokenizer
 
 from siltstone.errors import InvalidRequest
 
@@ -81,37 +82,9 @@ INSTEAD: Final = {
 }
 """Advice for some of the refused words."""
 
-OPERATORS: Final[dict[str, TokenType]] = {
-    "(": TokenType.L_PAREN,
-    ")": TokenType.R_PAREN,
-    "[": TokenType.L_BRACKET,
-    "]": TokenType.R_BRACKET,
-    ",": TokenType.COMMA,
-    ".": TokenType.DOT,
-    "+": TokenType.PLUS,
-    "-": TokenType.DASH,
-    "*": TokenType.STAR,
-    "/": TokenType.SLASH,
-    "%": TokenType.MOD,
-    "~": TokenType.TILDE,
-    "&": TokenType.AMP,
-    "|": TokenType.PIPE,
-    "^": TokenType.CARET,
-    "||": TokenType.DPIPE,
-    "=": TokenType.EQ,
-    "==": TokenType.EQ,
-    "<=>": TokenType.NULLSAFE_EQ,
-    "<>": TokenType.NEQ,
-    "!=": TokenType.NEQ,
-    "<": TokenType.LT,
-    "<=": TokenType.LTE,
-    ">": TokenType.GT,
-    ">=": TokenType.GTE,
-    "!": TokenType.NOT,
-    ":": TokenType.COLON,
-    "::": TokenType.DCOLON,
-    "->": TokenType.ARROW,
-}
+_OPERATORS: Final = "( ) [ ] , . + - * / % ~ & | ^ || = == <=> <> != < <= > >= ! : :: ->"
+_TOKEN_TYPES: Final = Tokenizer.SINGLE_TOKENS | Tokenizer.KEYWORDS
+OPERATORS: Final = {sign: _TOKEN_TYPES[sign] for sign in _OPERATORS.split()}
 
 _FIRST_OF_TWO: Final = frozenset(name.split()[0] for name in KEYWORDS if " " in name)
 _LEXEME: Final = re.compile(
@@ -159,12 +132,7 @@ def position_at(text: str, index: int) -> TextPosition:
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of one statement; a semicolon may end it.
-
-    Raises:
-        InvalidRequest: there is a forbidden character, word or number, an unclosed string, name or comment, or a second
-            statement.
-    """
+    """Return the tokens of one statement; a semicolon may end it."""
     tokens: list[Token] = []
     index, ended, lines = 0, False, _Lines(text)
     while index < len(text):

@@ -13,8 +13,8 @@ from typing import Final
 from sqlglot import exp
 
 from siltstone.errors import InvalidRequest
-from siltstone.query.gate.allowlist import UNITS_OF_TIME, WITH_UNIT
 from siltstone.query.gate.parser import Quantified
+from siltstone.query.gate.syntax import unit_of
 
 Path = tuple[str, ...]
 Resolve = Callable[[exp.Table], Path]
@@ -152,10 +152,7 @@ def _path(node: exp.Expr) -> Path | None:
 
 def _is_unit(before: exp.Expr, after: exp.Expr) -> bool:
     """True for two spellings of a unit, as in ``dateadd(day, 1, d)``."""
-    if not isinstance(before, exp.Column) or not isinstance(before.parent, exp.Anonymous):
+    function = before.parent
+    if not isinstance(function, exp.Anonymous) or before is not next(iter(function.expressions), None):
         return False
-    return (
-        before.name.upper() in UNITS_OF_TIME
-        and before.parent.name.lower() in WITH_UNIT
-        and after.name == before.name.upper()
-    )
+    return bool(after.name) and after.name == unit_of(function)

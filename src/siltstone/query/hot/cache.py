@@ -93,7 +93,8 @@ class HotCache:
         Raises:
             NotFound: there is no such dataset.
         """
-        return self._decide(self._residents.slot(name), self._resolver.store(name))
+        store = self._resolver.store(name)
+        return self._decide(self._residents.slot(name), store)
 
     @contextmanager
     def pinned(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
@@ -194,7 +195,7 @@ class HotCache:
             self._follower.close()
 
     def _check_open(self) -> None:
-        if self._residents.closing.is_set():
+        if self._residents.is_closing:
             raise Unavailable("The lake was closed, and its hot cache with it. Open it again.")
 
     def _check_directives(self) -> None:

@@ -10,7 +10,7 @@ sequences, so that memory holds one group at a time. The rows after a group are 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -160,13 +160,16 @@ def insert(cursor: "DuckDBPyConnection", table: str, rows: pa.Table, condition: 
 @contextmanager
 def registered(cursor: "DuckDBPyConnection", tables: dict[str, pa.Table]) -> Iterator[None]:
     """Register Arrow tables by name on a cursor for a block."""
+    import duckdb
+
     for name, table in tables.items():
         cursor.register(name, table)
     try:
         yield
     finally:
         for name in tables:
-            cursor.unregister(name)
+            with suppress(duckdb.Error):  # after a failure its transaction may reject everything
+                cursor.unregister(name)
 
 
 def _equal_sql(columns: Sequence[str], *, left: str, right: str) -> str:

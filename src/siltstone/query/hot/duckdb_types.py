@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from siltstone.spark_tasks.values import inner_arrays
 
-_SIMPLE: Final[dict[pa.DataType, str]] = {
+SIMPLE_TYPES: Final[dict[pa.DataType, str]] = {
     pa.string(): "VARCHAR",
     pa.int64(): "BIGINT",
     pa.int32(): "INTEGER",
@@ -23,7 +23,7 @@ _SIMPLE: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
     pa.binary(): "BLOB",
     pa.date32(): "DATE",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP WITH TIME ZONE",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
     pa.timestamp("us"): "TIMESTAMP",
 }
 
@@ -53,8 +53,8 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
     >>> duck_type(pa.list_(pa.decimal128(10, 2)), column="prices")
     'DECIMAL(10,2)[]'
     """
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
+    if kind in SIMPLE_TYPES:
+        return SIMPLE_TYPES[kind]
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):

@@ -113,7 +113,7 @@ class Filler:
 
         def stopping() -> bool:
             wait.check()
-            return self._residents.closing.is_set()
+            return self._residents.is_closing
 
         engine = self._residents.engine
         room_bytes = self._residents.budget_bytes - self._residents.size_bytes

@@ -101,18 +101,10 @@ class Readers:
         if not reusable:
             reader.end()
 
-    def end_idle(self, database: str) -> None:
-        """End the idle transactions that see a database, because it has changed or is being evicted."""
+    def end_idle(self, database: str | None = None) -> None:
+        """End the idle transactions that see a database, because it has changed or is being evicted; default: all."""
         with self._mutex:
-            moments = [moment for moment in self._idle if any(name == database for name, _ in moment)]
+            moments = [moment for moment in self._idle if database is None or database in dict(moment)]
             readers = [reader for moment in moments for reader in self._idle.pop(moment)]
-        for reader in readers:
-            reader.end()
-
-    def close(self) -> None:
-        """End all idle transactions."""
-        with self._mutex:
-            readers = [reader for waiting in self._idle.values() for reader in waiting]
-            self._idle.clear()
         for reader in readers:
             reader.end()

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from siltstone.host.deferred_interrupts import Uninterrupted
 from siltstone.query.hot.admission import Held
 from siltstone.query.hot.duckdb_engine import DuckDbEngine, release_memory
 from siltstone.query.hot.read_transactions import Readers
@@ -43,10 +44,7 @@ class WaitPolicy:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Entry of one dataset. It is never removed after the first query, because counters outlive residents.
-
-    Counters change under the lock.
-    """
+    """Entry of one dataset. It is never removed after the first query, because counters outlive residents."""
 
     name: str
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -81,9 +79,10 @@ class Slot:
         self.entry = Entry(name=self.name)
 
     def note(self, **changed: Any) -> Entry:  # noqa: ANN401
-        """Change some counters."""
-        self.entry = replace(self.entry, **changed)
-        return self.entry
+        """Change some counters. A caller that computes the new value from the old one holds the lock."""
+        with self.lock:
+            self.entry = replace(self.entry, **changed)
+            return self.entry
 
     def is_resident(self, incarnation: str) -> bool:
         """True if the rows of this incarnation are resident."""
@@ -99,7 +98,7 @@ class Residents:
         self.engine = DuckDbEngine(memory_bytes=budget_bytes + query_bytes)
         self.readers = Readers(self.engine)
         self.filling = threading.RLock()
-        self.closing = threading.Event()
+        self.is_closing = False
         self._slots: dict[str, Slot] = {}
         self._mutex = threading.Lock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="silt-hot")
@@ -162,14 +161,14 @@ class Residents:
 
     def run_later(self, work: Callable[[], None]) -> None:
         """Run a function on the background thread, after all earlier ones."""
-        with self._mutex:
-            if not self.closing.is_set():
+        with Uninterrupted(), self._mutex:  # Ctrl-C inside `submit` could leave a lock of the pool acquired
+            if not self.is_closing:
                 self._background.submit(work)
 
     def close(self) -> None:
         """Stop the background thread, and release all residents."""
         with self._mutex:
-            self.closing.set()
+            self.is_closing = True
         self._background.shutdown(wait=True, cancel_futures=True)
-        self.readers.close()
+        self.readers.end_idle()
         self.engine.close()

@@ -8,7 +8,8 @@ Spark answers. Every function of these modules may raise it.
 * `result_clauses` translates GROUP BY, HAVING, ORDER BY and LIMIT.
 * `expressions`, `functions` (of one row) and `aggregates` (of many rows, and windows) have the rules of expressions.
 * `scopes` resolves names, `types` has Spark's rules of types, `typed_sql` is SQL text with its type.
-* `subset` is the published subset, as data.
+
+The published subset is `docs/sql-hot.md`. Tests compare its items with the rules.
 """
 
 

@@ -116,7 +116,7 @@ class ExpressionTranslator:
 
 
 def unified(pieces: Sequence[TypedSql]) -> tuple[list[TypedSql], pa.DataType]:
-    """Convert values to one type, as CASE, COALESCE, IN and set operations do."""
+    """Convert values to one type, as CASE, COALESCE and IN do."""
     kind: pa.DataType = NULL
     for piece in pieces:
         if piece.text is None:

@@ -26,6 +26,14 @@ def _text(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     return piece
 
 
+def _operand(to: ExpressionTranslator, node: exp.Expr, allowed: Callable[[pa.DataType], bool]) -> TypedSql:
+    """Translate the first argument of a function that takes some types only."""
+    piece = to(node.this)
+    if not allowed(piece.kind):
+        raise Unsupported(f"{node.key.upper()} of {piece.kind}")
+    return piece
+
+
 def _count(node: exp.Expr | None, *, what: str) -> int:
     """Return a literal whole number that is not negative."""
     if isinstance(node, exp.Literal) and not node.args["is_string"] and str(node.this).isdigit():
@@ -146,19 +154,15 @@ def _check_grows_once(*nodes: exp.Expr) -> None:
 
 @rule(exp.Abs, args="this")
 def _abs(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
-    if not types.is_number(inner.kind):
-        raise Unsupported(f"ABS of {inner.kind}")
+    inner = _operand(to, node, types.is_number)
     check_negated(inner.kind)
     return TypedSql(sql=cast_sql(f"abs({inner.sql})", inner.kind), kind=inner.kind)
 
 
 @rule(exp.Round, args="this decimals")
 def _round(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
+    inner = _operand(to, node, types.is_decimal)
     digits = _count(node.args["decimals"], what="a number of digits") if node.args.get("decimals") is not None else 0
-    if not types.is_decimal(inner.kind):
-        raise Unsupported(f"ROUND of {inner.kind}")
     scale = min(inner.kind.scale, digits)
     kind = types.bounded(inner.kind.precision - inner.kind.scale + scale + 1, scale)
     return TypedSql(sql=cast_sql(inner.sql, kind), kind=kind)
@@ -166,11 +170,9 @@ def _round(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.Ceil, exp.Floor, args="this")
 def _ceil(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
+    inner = _operand(to, node, lambda kind: types.is_float(kind) or types.is_decimal(kind))
     if types.is_float(inner.kind):
         return TypedSql(sql=cast_sql(f"{node.key}({inner.sql})", LONG), kind=LONG)
-    if not types.is_decimal(inner.kind):
-        raise Unsupported(f"{node.key.upper()} of {inner.kind}")
     if inner.kind.scale == 0:
         return TypedSql(sql=inner.sql, kind=inner.kind)
     kind = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision - inner.kind.scale + 1), 0)
@@ -180,17 +182,13 @@ def _ceil(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.Sqrt, args="this")
 def _sqrt(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
-    if not types.is_number(inner.kind):
-        raise Unsupported(f"SQRT of {inner.kind}")
+    inner = _operand(to, node, types.is_number)
     return TypedSql(sql=f"sqrt({converted(inner, types.DOUBLE).sql})", kind=types.DOUBLE)
 
 
 @rule(exp.IsNan, args="this")
 def _isnan(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
-    if not types.is_float(inner.kind):
-        raise Unsupported(f"ISNAN of {inner.kind}")
+    inner = _operand(to, node, types.is_float)
     return TypedSql(sql=f"coalesce(isnan({inner.sql}), FALSE)", kind=BOOLEAN)
 
 
@@ -231,9 +229,7 @@ def _extract(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 
 @rule(exp.Hour, exp.Minute, exp.Second, args="this")
 def _hour(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
-    inner = to(node.this)
-    if inner.kind not in (TIMESTAMP, TIMESTAMP_NTZ):
-        raise Unsupported(f"{node.key.upper()} of {inner.kind}")
+    inner = _operand(to, node, (TIMESTAMP, TIMESTAMP_NTZ).__contains__)
     return TypedSql(sql=cast_sql(f"{node.key}({inner.sql})", INT), kind=INT)
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from siltstone.query.hot.duckdb_types import quoted
 from siltstone.query.translate import Unsupported
-from siltstone.query.translate.typed_sql import TypedSql, quoted, text_literal
+from siltstone.query.translate.typed_sql import TypedSql, text_literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from siltstone.errors import InvalidRequest
 from siltstone.query.gate.admit import expanded_tables
 from siltstone.query.gate.syntax import range_of
 from siltstone.query.translate import Unsupported, types
-from siltstone.query.translate.expressions import ExpressionTranslator, check_args, is_aggregated, unified
+from siltstone.query.translate.expressions import ExpressionTranslator, check_args, is_aggregated
 from siltstone.query.translate.result_clauses import group_by, having, limit_and_offset, order_by
 from siltstone.query.translate.scopes import Scope, ScopeSource, source_of
 from siltstone.query.translate.typed_sql import TypedSql, cast_sql, parameter
@@ -52,8 +52,6 @@ class Translated:
     """The columns of the result, with Spark's names and types. A name may occur twice."""
     parameters: tuple[str, ...]
     """Placeholders in the SQL."""
-    ordered: bool
-    """True if the query defines the order of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +93,7 @@ def translate(
         if piece.kind == types.NULL:
             raise Unsupported("a column of nothing but NULL")
     schema = pa.schema([pa.field(str(piece.name), piece.kind) for piece in done.pieces])
-    ordered = bool(tree.args.get("order"))
-    return Translated(sql=done.sql, schema=schema, parameters=tuple(sorted(queries.used)), ordered=ordered)
+    return Translated(sql=done.sql, schema=schema, parameters=tuple(sorted(queries.used)))
 
 
 @dataclass(slots=True)
@@ -168,10 +165,8 @@ class SelectTranslator:
         left, right = self.query(node.this, ctes, None), self.query(node.expression, ctes, None)
         if len(left.pieces) != len(right.pieces):
             raise Unsupported("a set operation of other numbers of columns")
-        kinds: list[pa.DataType] = [
-            unified([TypedSql(sql="", kind=above.kind), TypedSql(sql="", kind=below.kind)])[1]
-            for above, below in zip(left.pieces, right.pieces, strict=True)
-        ]
+        pairs = zip(left.pieces, right.pieces, strict=True)
+        kinds = [types.common(above.kind, below.kind) for above, below in pairs]
         word = node.key.upper() if node.args.get("distinct") else f"{node.key.upper()} ALL"
         if word != "UNION ALL" and not all(types.is_grouped(kind) for kind in kinds):
             raise Unsupported(f"{word} of such values")
@@ -373,8 +368,7 @@ def _multiplies(node: exp.Select) -> bool:
 
 def _auto_named(node: exp.Expr, piece: TypedSql) -> TypedSql:
     """Give a column without an alias Spark's name, if it is known: for columns, plain aggregates and literals."""
-    while isinstance(node, exp.Paren):
-        node = node.this
+    node = node.unnest()
     name: str | None = None
     match node:
         case exp.Column() | exp.Count() | exp.Sum() | exp.Avg() | exp.Min() | exp.Max():

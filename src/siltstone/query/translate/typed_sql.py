@@ -43,11 +43,6 @@ class TypedSql:
         return replace(self, name=name)
 
 
-def quoted(name: str) -> str:
-    """Return a name as an identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def text_literal(text: str) -> str:
     """Return text as a literal. A zero character ends text elsewhere."""
     if "\0" in text:

@@ -1,4 +1,4 @@
-"""Types: Spark's rules for the type of an expression, and DuckDB's names of types.
+"""Types: Spark's rules for the type of an expression.
 
 A type is the Arrow type that a dataset's schema has for it; `pa.null()` is the type of a bare NULL. The rules are those
 of ANSI mode.
@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from siltstone.query.hot.duckdb_types import SIMPLE_TYPES
 from siltstone.query.translate import Unsupported
 
 BOOLEAN: Final = pa.bool_()
@@ -37,28 +38,14 @@ NEGATED_DIGITS: Final = 34
 INTEGERS: Final = (BYTE, SHORT, INT, LONG)
 TEMPORAL: Final = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _DIGITS: Final = {BYTE: 3, SHORT: 5, INT: 10, LONG: 20}
-_DUCK: Final = {
-    BOOLEAN: "BOOLEAN",
-    BYTE: "TINYINT",
-    SHORT: "SMALLINT",
-    INT: "INTEGER",
-    LONG: "BIGINT",
-    FLOAT: "FLOAT",
-    DOUBLE: "DOUBLE",
-    STRING: "VARCHAR",
-    BINARY: "BLOB",
-    DATE: "DATE",
-    TIMESTAMP: "TIMESTAMPTZ",
-    TIMESTAMP_NTZ: "TIMESTAMP",
-}
 
 
 def duck_type(kind: pa.DataType) -> str:
     """Return DuckDB's name of a type that can be cast to."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    if kind in _DUCK:
-        return _DUCK[kind]
+    if kind in SIMPLE_TYPES:
+        return SIMPLE_TYPES[kind]
     raise Unsupported(f"a cast to {kind}")
 
 
