@@ -4,7 +4,6 @@
 - `scheduler`: holds the lease and runs due tasks as numbered cycles.
 - `schedule`: tasks, crons and due times; pure.
 - `tasks`: values of the scheduler: task, context, result, cycle, status.
-- `leased_runner`: runs cycles and recovery under the epoch of the lease.
 - `events`: the events that a compactor reports.
 - `status`: pause, stop and status for other processes, through state files.
 """

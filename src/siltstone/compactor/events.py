@@ -11,12 +11,7 @@ from siltstone.compactor.tasks import Cycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactorEvent(CompactionEvent):
-    """An event of the compactor itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started(CompactorEvent):
+class Started(CompactionEvent):
     """The process has started."""
 
     name = "started"
@@ -26,7 +21,7 @@ class Started(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAcquired(CompactorEvent):
+class LeaseAcquired(CompactionEvent):
     """This compactor holds the lease."""
 
     name = "holding"
@@ -34,7 +29,7 @@ class LeaseAcquired(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandingBy(CompactorEvent):
+class StandingBy(CompactionEvent):
     """This compactor waits for the lease."""
 
     name = "standing_by"
@@ -42,21 +37,21 @@ class StandingBy(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paused(CompactorEvent):
+class Paused(CompactionEvent):
     """The schedule of the lake was paused."""
 
     name = "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(CompactorEvent):
+class Resumed(CompactionEvent):
     """The schedule of the lake was resumed."""
 
     name = "resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered(CompactorEvent):
+class Recovered(CompactionEvent):
     """A cycle has recovered what crashed processes left."""
 
     name = "recovered"
@@ -65,7 +60,7 @@ class Recovered(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryFailed(CompactorEvent):
+class RecoveryFailed(CompactionEvent):
     """A dataset or a record that cannot be read was not recovered."""
 
     name = "recovery_failed"
@@ -75,7 +70,7 @@ class RecoveryFailed(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSkipped(CompactorEvent):
+class DatasetSkipped(CompactionEvent):
     """A cycle left out a dataset that cannot be read."""
 
     name = "left_out"
@@ -85,7 +80,7 @@ class DatasetSkipped(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalFailed(CompactorEvent):
+class JournalFailed(CompactionEvent):
     """The journal could not be written in a cycle."""
 
     name = "journal_trouble"
@@ -94,7 +89,7 @@ class JournalFailed(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CycleCompleted(CompactorEvent):
+class CycleCompleted(CompactionEvent):
     """A cycle of the scheduler has ended."""
 
     name = "cycle_ended"
@@ -106,7 +101,7 @@ class CycleCompleted(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble(CompactorEvent):
+class Trouble(CompactionEvent):
     """An error outside any task."""
 
     name = "trouble"
@@ -114,21 +109,21 @@ class Trouble(CompactorEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping(CompactorEvent):
+class Stopping(CompactionEvent):
     """The compactor received a request to stop."""
 
     name = "stopping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupting(CompactorEvent):
+class Interrupting(CompactionEvent):
     """A job did not end in time, and its Spark work is interrupted."""
 
     name = "interrupting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped(CompactorEvent):
+class Stopped(CompactionEvent):
     """The compactor has stopped; `clean` is false if a job still runs."""
 
     name = "stopped"

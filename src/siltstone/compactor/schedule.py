@@ -85,13 +85,8 @@ def scheduled_tasks(
 ) -> list[ScheduledTask]:
     """Return the tasks of a lake, recovery first.
 
-    Args:
-        crons: the result of `schedule`.
-        run: the function of every task; `TaskContext.tasks` names the due tasks.
-        only: names of tiers and kinds of jobs; default: all. Recovery is always included.
-
-    Raises:
-        InvalidRequest: `only` names an unknown task.
+    `crons` is the result of `schedule`, and `run` the function of every task. `only` selects tiers and kinds of jobs;
+    default: all. Recovery is always included.
     """
     requested = set(map(lane_of, crons)) if only is None else set(only)
     if unknown := sorted(requested - crons.keys()):

@@ -195,11 +195,7 @@ class Scheduler:
         return SchedulerState.PAUSED if self._paused else SchedulerState.WAITING
 
     def start(self) -> None:
-        """Tick on a thread until `stop`.
-
-        Raises:
-            InvalidRequest: it was started before.
-        """
+        """Tick on a thread until `stop`; once per object."""
         if self._thread is not None or self._stopping.is_set():
             raise InvalidRequest("This compactor was started before. Make a new one.")
         self._thread = threading.Thread(target=self._loop, name="siltstone-scheduler", daemon=True)

@@ -10,6 +10,10 @@ state files:
 Each cycle recovers once, before it plans, because the previous lease holder may have died. The number of a cycle is
 durable before the cycle begins, and the times of its tasks after it. So numbers rise, and tasks that were missed while
 no compactor ran are caught up once.
+
+Every commit of a job carries the epoch of the lease under which the job was planned. A purge raises a dataset's epoch,
+so the lease may be below it. The lease holder raises its epoch to that of every dataset that it plans, *before* it
+plans. Jobs that were planned before stay fenced out.
 """
 
 import datetime
@@ -18,13 +22,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from siltstone.clock import Clock
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.events import (
     CycleCompleted,
+    DatasetSkipped,
     Interrupting,
+    JournalFailed,
     LeaseAcquired,
     Paused,
+    Recovered,
     RecoveryFailed,
     Resumed,
     StandingBy,
@@ -32,7 +40,6 @@ from siltstone.compactor.events import (
     Stopping,
     Trouble,
 )
-from siltstone.compactor.leased_runner import LeasedRunner
 from siltstone.compactor.schedule import due_crons, lane_of, schedule, scheduled_tasks
 from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler
 from siltstone.compactor.status import CompactorState, holder_facts
@@ -46,8 +53,9 @@ from siltstone.compactor.tasks import (
     TaskContext,
     Trigger,
 )
+from siltstone.coordination.leases import Lease
 from siltstone.coordination.state_files import STATUS
-from siltstone.errors import SiltstoneError, error_text
+from siltstone.errors import Fenced, SiltstoneError, error_text
 from siltstone.maintenance.service import MaintenanceService
 from siltstone.model.compaction_request import Selection
 
@@ -55,6 +63,8 @@ MONITOR_SECONDS: Final = 0.25
 """Seconds between two polls of the state files."""
 INTERRUPT_SECONDS: Final = 15.0
 """Seconds that an interrupted job has to end."""
+CHECK_SECONDS: Final = 1.0
+"""Seconds between two checks of the lease while a cycle runs."""
 
 Names = Callable[[], list[str] | None]
 
@@ -89,7 +99,6 @@ class CompactorService:
         self._on_event = on_event
         self._interrupt = interrupt
         self._continuous = continuous
-        self._runner = LeasedRunner(maintenance, continuous=continuous, on_event=self._on_cycle_event)
         self._crons = self._schedule()
         settled = self._files.cycles().get("settled", {})
         self._scheduler = Scheduler(
@@ -233,9 +242,10 @@ class CompactorService:
                 known_tiers=frozenset(map(lane_of, self._crons)),
             )
             self._update_schedule()
-            report = self._runner.run_cycle(selection, task)
+            report = self._run_cycle(selection, task)
         elif RECOVERY in task.tasks:
-            report = self._runner.recover(task)
+            recovery = self._maintenance.recover(epoch=task.lease.epoch)
+            report = CycleReport(cycle=task.cycle, results=(), recovery=recovery)
         if report is not None:
             holder = task.lease.row.holder
             if RECOVERY in task.tasks or self._recovered != holder:  # the first recovery under a lease, or a due one
@@ -243,6 +253,31 @@ class CompactorService:
                     subject = problem.dataset or problem.what
                     self._on_event(RecoveryFailed(cycle=task.cycle, dataset=subject, error=problem.error))
             self._recovered = holder
+        return report
+
+    def _run_cycle(self, selection: Selection, task: TaskContext) -> CycleReport:
+        """Recover, plan and run one cycle. Raise Fenced if the lease was lost: then no further job began."""
+        lease, maintenance = task.lease, self._maintenance
+        monitor = LeaseMonitor(lease, task.stopping, clock=self._clock)
+        highest = maintenance.highest_epoch(maintenance.names() if selection.names is None else selection.names)
+        if highest > lease.epoch:
+            lease.advance(above=highest - 1)
+        report = maintenance.run_cycle(
+            selection,
+            cycle=task.cycle,
+            epoch=lease.epoch,
+            continuous=self._continuous,
+            subscribers=[self._on_cycle_event],
+            stopping=monitor.stopping,
+        )
+        if text := report.recovery.summary():
+            self._on_event(Recovered(cycle=task.cycle, text=text))
+        for dataset, error in report.unreadable.items():
+            self._on_event(DatasetSkipped(cycle=task.cycle, dataset=dataset, error=error))
+        if report.trouble is not None:
+            self._on_event(JournalFailed(cycle=task.cycle, error=report.trouble))
+        if monitor.lost is not None:
+            raise monitor.lost
         return report
 
     def _on_cycle_event(self, event: CompactionEvent) -> None:
@@ -335,3 +370,27 @@ class CompactorService:
             if status is not None and status.get("holder") == self._written["holder"]:
                 stopped = {"state": str(SchedulerState.STOPPED), "running_cycle": None}
                 self._files.write(STATUS, {**self._written, **stopped})
+
+
+class LeaseMonitor:
+    """Stops a cycle when the compactor stops or the lease is lost."""
+
+    def __init__(self, lease: Lease, stopping: Callable[[], bool], *, clock: Clock) -> None:
+        self.lost: Fenced | None = None
+        self._lease = lease
+        self._is_stopping = stopping
+        self._clock = clock
+        self._checked_seconds = clock.monotonic_seconds()
+
+    def stopping(self) -> bool:
+        """True if the cycle must stop. Checks the lease at most once a second."""
+        now = self._clock.monotonic_seconds()
+        if self.lost is None and not self._is_stopping() and now - self._checked_seconds >= CHECK_SECONDS:
+            self._checked_seconds = now
+            try:
+                self._lease.check()
+            except Fenced as error:
+                self.lost = error
+            except Exception:  # noqa: BLE001, S110  # it must not end the thread that monitors; every commit is checked anyway
+                pass
+        return self.lost is not None or self._is_stopping()

@@ -17,7 +17,6 @@ class CompactorState:
     """The lease and the state files of a lake's compactor."""
 
     def __init__(self, leases: Leases, files: StateFiles, clock: Clock) -> None:
-        """Use these components. Nothing is read or written yet."""
         self._leases = leases
         self._files = files
         self._clock = clock
@@ -65,11 +64,7 @@ class CompactorState:
         return request is not None and request.get("holder") == holder
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the lake's compactor as plain data.
-
-        Raises:
-            Unavailable, Corruption: the leases or the state files cannot be read.
-        """
+        """Return the status of the lake's compactor as plain data."""
         row, holder = self._leases.row(COMPACTOR), self._leases.holder(COMPACTOR)
         status, cycles, paused = self._files.read(STATUS), self._files.cycles(), self._files.read(PAUSED)
         current = status if status and holder is not None and status.get("holder") == holder.holder else {}

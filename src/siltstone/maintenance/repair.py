@@ -14,11 +14,12 @@ If the registry cannot be read, no dataset is checked. Repair the registry first
 nothing. Each repair is one step that can be repeated. A crash leaves the damage or the repaired state.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from siltstone.clock import Clock
 from siltstone.compaction.journal.journal import Journal
@@ -27,7 +28,7 @@ from siltstone.config import Settings
 from siltstone.coordination.state_files import CYCLES, PAUSED, STATUS, STOP, StateFiles
 from siltstone.dataset import table_repair
 from siltstone.dataset.adoption import Adoption
-from siltstone.dataset.registry import Registry
+from siltstone.dataset.registry import Registration, Registry
 from siltstone.delta.checkpoints import Retention
 from siltstone.delta.layout import JOURNAL, REGISTRY, SYSTEM, Layout, has_versions
 from siltstone.delta.table import Table
@@ -45,6 +46,10 @@ class DamageKind(StrEnum):
     TABLES = "tables"
     FILES = "files"
     SYSTEM = "system"
+
+
+_ORDER: Final = (DamageKind.MISSING, DamageKind.TABLES, DamageKind.FILES)
+"""Order in which damages of datasets are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,6 @@ class Repairs:
         state_files: StateFiles,
         system: Iterable[Table],
     ) -> None:
-        """Use these components of a lake, and its system tables. Nothing is read yet."""
         self._system = {f"{SYSTEM}/{table.path.name}": table for table in system}
         self._registry = registry
         self._adoption = adoption
@@ -102,9 +106,8 @@ class Repairs:
         damages = list(self._refused_system())
         refused = {damage.subject for damage in damages}
         if REGISTRY not in refused:
-            tables = list(self._refused_tables())
-            lost = self._lost_files(but={damage.subject for damage in tables})
-            damages += [*self._unregistered(), *self._missing(), *tables, *lost]
+            datasets = [damage for row in self._registry.all() if (damage := self._damage_of(row)) is not None]
+            damages += [*self._unregistered(), *sorted(datasets, key=lambda damage: _ORDER.index(damage.kind))]
         if JOURNAL not in refused:
             damages += self._broken_journal()
         return [*damages, *self._broken_state_files()]
@@ -141,7 +144,7 @@ class Repairs:
                 f"The folder of dataset {name} is missing; nothing was changed. Mount its disk or restore the folder. "
                 "To drop its name, repair with drop_missing=True (silt doctor --repair --drop-missing)."
             )
-        if not any(damage.subject == name for damage in self._missing()):
+        if not any(str(row.name) == name and self._registry.broken(row) for row in self._registry.all()):
             raise Conflict(f"Dataset {name} is not missing any more; nothing was changed.")
         self._registry.drop(DatasetName.parse(name))
 
@@ -171,42 +174,24 @@ class Repairs:
                 incarnation=folder.incarnation,
             )
 
-    def _missing(self) -> Iterator[Damage]:
-        for row in self._registry.all():
-            if error := self._registry.broken(row):
-                yield Damage(
-                    kind=DamageKind.MISSING,
-                    subject=str(row.name),
-                    found=str(error),
-                    remedy="Drop the name from the registry. A folder that comes back later is then deleted by a sweep.",
-                    incarnation=row.incarnation,
-                )
-
-    def _refused_tables(self) -> Iterator[Damage]:
-        for row in self._registry.all():
-            with suppress(Gone, NotFound, Unavailable, InvalidRequest):
-                if self._registry.broken(row) is None and (damage := table_repair.damage_of(self._registry.store(row))):
-                    subject, incarnation = str(row.name), row.incarnation
-                    yield Damage(kind=DamageKind.TABLES, subject=subject, incarnation=incarnation, **asdict(damage))
-
-    def _lost_files(self, *, but: Collection[str]) -> Iterator[Damage]:
-        """List the datasets with damaged or missing data files, except those in `but`, which are damaged as a whole."""
-        for row in self._registry.all():
-            with suppress(Gone, NotFound, Unavailable, InvalidRequest):
-                if str(row.name) in but or self._registry.broken(row) is not None:
-                    continue
-                current = status(self._registry.store(row))
-                files = [path for path, kind in current.unreadable_kinds.items() if kind == Corruption.kind]
-                if files:
-                    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-                    yield Damage(
-                        kind=DamageKind.FILES,
-                        subject=str(row.name),
-                        found=f"{files[0]}{more} cannot be read: {current.unreadable[files[0]]}.",
-                        remedy="Restore the dataset's folder from a backup.",
-                        repairable=False,
-                        incarnation=row.incarnation,
-                    )
+    def _damage_of(self, row: Registration) -> Damage | None:
+        """Return the damage of a dataset: its folder is missing, its tables are refused, or files cannot be read."""
+        damaged = partial(Damage, subject=str(row.name), incarnation=row.incarnation)
+        if error := self._registry.broken(row):
+            remedy = "Drop the name from the registry. A folder that comes back later is then deleted by a sweep."
+            return damaged(kind=DamageKind.MISSING, found=str(error), remedy=remedy)
+        store = self._registry.store(row)
+        with suppress(Gone, NotFound, Unavailable, InvalidRequest):
+            if damage := table_repair.damage_of(store):
+                return damaged(kind=DamageKind.TABLES, **asdict(damage))
+            current = status(store.current())
+            files = [path for path, kind in current.unreadable_kinds.items() if kind == Corruption.kind]
+            if files:
+                more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+                found = f"{files[0]}{more} cannot be read: {current.unreadable[files[0]]}."
+                remedy = "Restore the dataset's folder from a backup."
+                return damaged(kind=DamageKind.FILES, found=found, remedy=remedy, repairable=False)
+        return None
 
     def _broken_journal(self) -> Iterator[Damage]:
         try:

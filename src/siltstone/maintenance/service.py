@@ -19,7 +19,7 @@ from siltstone.compaction.execution.report import CycleEntry, CycleReport
 from siltstone.compaction.execution.system_table_runner import SystemTableRunner
 from siltstone.compaction.execution.worker_pool import SECONDS_PER_MINUTE, WorkerPool
 from siltstone.compaction.journal.journal import Journal
-from siltstone.compaction.journal.owner_liveness import OwnerLiveness, OwnerState
+from siltstone.compaction.journal.owner_liveness import OwnerState
 from siltstone.compaction.journal.records import JobRecord
 from siltstone.compaction.journal.recovery import Recovery, RecoveryReport
 from siltstone.compaction.journal.totals import Totals, cache_path, totals_of
@@ -34,7 +34,6 @@ from siltstone.dataset.tiers import dataset_tiers, due_tiers
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import Conflict, Reason, SiltstoneError
 from siltstone.model.compaction_request import CompactionRequest, RequestKind, Selection
-from siltstone.model.lease import LeaseRow
 from siltstone.model.names import DatasetName
 from siltstone.model.roles import check_may_compact
 from siltstone.model.tiers import Tier, tiers_from_text
@@ -44,7 +43,6 @@ class MaintenanceService:
     """Runs the compaction cycles of one lake. Use one object per process, because it remembers its last sweep."""
 
     def __init__(self, components: LakeComponents) -> None:
-        """Use these components. Nothing is read or written yet."""
         self.components = components
         self.settings = components.context.settings
         self.clock = components.context.clock
@@ -157,10 +155,9 @@ class MaintenanceService:
             self._check_no_cycle_runs()
             selection = Selection(names=request.names, only=request.only, force=request.force)
             return self.run_cycle(selection, subscribers=subscribers, stopping=stopping)
-        self.request_plan(request)  # a refused request must not use up a number
         trigger = f"requested by process {os.getpid()} on {socket.gethostname()}"
-        plan = self.request_plan(request, cycle=self.next_cycle(), trigger=trigger)
-        return self.run_plan(plan, subscribers=subscribers, stopping=stopping)
+        plan = self.request_plan(request, trigger=trigger)  # a refused request must not use up a number
+        return self.run_plan(replace(plan, cycle=self.next_cycle()), subscribers=subscribers, stopping=stopping)
 
     def request_plan(self, request: CompactionRequest, *, cycle: int = 0, trigger: str = "") -> Plan:
         """Return the jobs of a request for a single operation; see `compaction.planning.manual`."""
@@ -205,9 +202,8 @@ class MaintenanceService:
 
     def _check_no_cycle_runs(self) -> None:
         """Refuse a second cycle. Two that begin together are safe: the commit check refuses the later jobs."""
-        owners = OwnerLiveness(self._layout.work, clock=self.clock, holder=self._lease_holder)
         for cycle in self.journal.open_cycles():
-            if owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
+            if self.recovery.owners.state(cycle, None) is OwnerState.ALIVE and (owner := cycle.owner) is not None:
                 raise Conflict(
                     f"Cycle {cycle.jobs[0].cycle} of lake {self._layout.root} is running in process {owner.pid} on "
                     f"{owner.host}. Nothing was changed. Wait until it has ended, or compact single datasets by name.",
@@ -276,11 +272,8 @@ class MaintenanceService:
             layout=self._layout,
             operations=self.components.operations,
             clock=self.clock,
-            holder=self._lease_holder,
+            holder=lambda: self.components.leases.holder(COMPACTOR),
         )
-
-    def _lease_holder(self) -> LeaseRow | None:
-        return self.components.leases.holder(COMPACTOR)
 
     def close(self) -> None:
         """End the workers and close the journal."""

@@ -33,14 +33,6 @@ from tests.support.refusals import refused
 from tests.support.rolled import make_log
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "lake")
-    yield bench
-    for service in bench.services:
-        service.stop()
-
-
 def test_every_tier_and_kind_of_work_has_its_cron():
     found = schedule(replace(Settings(), tiers="weekly.enabled=yes; hourly.cron=7 * * * *", cluster_cron=" "))
     assert next(iter(found)) == "recovery"

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from siltstone.compaction.execution.job import Job
-from siltstone.config import JobPlace, Role
+from siltstone.config import JobPlace
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason
+from siltstone.maintenance.service import MaintenanceService
 from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from tests.support.children import NO_SPARK
-from tests.support.leasing import leases_of
+from tests.support.internals import components_of, replace_maintenance
+from tests.support.leasing import leases_of, taken
 from tests.support.maintenance import CYCLE, FOLD, NAME, PURGE, SETTINGS, Bench, filled, lake_of, until
 from tests.support.refusals import refused
 
@@ -25,14 +27,6 @@ SINGLE = {
     "squash": CompactionRequest(kind=RequestKind.SQUASH, names=(NAME,)),
     "vacuum": CompactionRequest(kind=RequestKind.VACUUM, names=(NAME,), retention_hours=7.0),
 }
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "lake")
-    yield bench
-    for service in bench.services:
-        service.stop()
 
 
 def test_a_cycle_is_refused_while_a_live_process_runs_one_and_a_single_operation_is_not(bench: Bench):
@@ -65,7 +59,7 @@ def test_a_dataset_that_is_dropped_before_its_turn_is_the_failure_of_its_job(ben
 
 def test_a_purge_takes_an_epoch_above_the_leases(bench: Bench):
     for _ in range(4):  # the lease's epoch is ahead of the dataset's
-        leases_of(bench.root).hold(COMPACTOR, role=Role.ALL).release()
+        taken(leases_of(bench.root)).release()
     assert (bench.lake.submit(PURGE)[0].report or {})["purged"]
     assert bench.epoch() == 5, "what was planned with 4 is fenced out"
     assert bench.lake.submit(PURGE).failed == ()
@@ -143,3 +137,45 @@ def test_a_continuous_compactor_has_workers_by_default(
     lake = lake_of(bench.root, settings=replace(SETTINGS, **{"jobs": JobPlace.AUTO, **changed}))
     assert lake.maintenance.job_place(continuous=False) is once, "a single call"
     assert lake.maintenance.job_place(continuous=True) is continuous
+
+
+class InterruptedMaintenance(MaintenanceService):
+    """Maintenance whose close is interrupted."""
+
+    def close(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_a_close_still_closes_what_is_left(bench: Bench):
+    lake = lake_of(bench.root)
+    components = components_of(lake)
+    replace_maintenance(lake, InterruptedMaintenance(components))
+    ended: list[str] = []
+
+    def task() -> None:
+        time.sleep(0.2)
+        ended.append("task")
+
+    assert components.background.start("test", bench.root, task)
+    with pytest.raises(KeyboardInterrupt):
+        lake.close()
+    assert ended == ["task"], "the close has waited for background work"
+
+
+def test_a_dataset_with_altered_columns_is_not_called_damaged(tmp_path: Path):
+    with lake_of(tmp_path / "lake") as lake:
+        filled(lake, batches=1)
+        dataset = lake.dataset(NAME)
+        dataset.alter(add="z INT")
+        dataset.upsert([{"id": 2, "z": 3}])
+        assert lake.damages() == []
+
+
+def test_a_log_can_be_clustered_by_a_column_that_was_added(tmp_path: Path):
+    with lake_of(tmp_path / "lake") as lake:
+        log = lake.create("a.b.log", "at TIMESTAMP, who STRING", time="at")
+        log.alter(add="z INT")
+        request = CompactionRequest(kind=RequestKind.CLUSTER, names=("a.b.log",), by=("z",))
+        assert lake.maintenance.request_plan(request).jobs == ()
+        with refused(InvalidRequest, None, "'y'"):
+            lake.maintenance.request_plan(replace(request, by=("y",)))
