@@ -26,7 +26,16 @@ from typing import Final
 
 from siltstone.backup.manifest import FORMAT, BackedFile, Manifest, read_manifest
 from siltstone.delta.fsync import sync_directory, sync_file
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError, Unavailable
+from siltstone.errors import (
+    CommitUnknown,
+    Conflict,
+    Corruption,
+    InvalidRequest,
+    NotFound,
+    Reason,
+    SiltstoneError,
+    Unavailable,
+)
 from siltstone.failpoints import reach
 
 MARKER: Final = "siltstone-backup.json"
@@ -45,11 +54,7 @@ class BackupFolder:
         self._durable = durable
 
     def check(self, lake_id: str) -> None:
-        """Reject a folder that holds anything but backups of this lake. An empty or missing folder is accepted.
-
-        Raises:
-            InvalidRequest: the folder holds something else. Nothing was written.
-        """
+        """Reject a folder that holds anything but backups of this lake. An empty or missing folder is accepted."""
         marker = self._marker()
         if marker is None:
             names = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
@@ -92,11 +97,7 @@ class BackupFolder:
 
     @contextlib.contextmanager
     def lock(self, *, shared: bool = False) -> Iterator[None]:
-        """Lock the folder against other backups; `shared` excludes only writers. A crash releases the lock.
-
-        Raises:
-            Conflict: another process uses the folder.
-        """
+        """Lock the folder against other backups; `shared` excludes only writers. A crash releases the lock."""
         handle = self._lock_file(shared=shared)
         if handle is None:
             yield
@@ -174,13 +175,7 @@ class BackupFolder:
         return sorted(path for path in folder.iterdir() if _MANIFEST.match(path.name)) if folder.is_dir() else []
 
     def read(self, backup: str | None = None) -> Manifest:
-        """Return one backup by its id or a prefix of it; default: the newest.
-
-        Raises:
-            NotFound: there is no such backup.
-            InvalidRequest: several backups have that prefix.
-            Corruption: its manifest is damaged.
-        """
+        """Return one backup by its id or a prefix of it that no other has; default: the newest."""
         paths = [path for path in self.manifests() if backup is None or id_of(path).startswith(backup)]
         if not paths:
             raise NotFound(f"There is no backup {backup or ''} at {self.path}.".replace("  ", " "))
@@ -189,15 +184,26 @@ class BackupFolder:
         return read_manifest(paths[-1].read_bytes(), where=str(paths[-1]))
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish a backup: its files are in the pool, and now its manifest gets its name."""
+        """Publish a backup: its files are in the pool, and now its manifest gets its name.
+
+        CommitUnknown if only the sync of the name fails.
+        """
         if self._durable:
             os.sync()  # every file at once: there can be many small ones
         draft = self._draft("manifest")
         draft.write_text("".join(f"{line}\n" for line in manifest.lines()))
         reach("backup.after_draft")
         last = max((int(path.name[:8]) for path in self.manifests()), default=0)
-        self._put(draft, self.path / "backups" / f"{last + 1:08d}-{manifest.id}.ndjson")
-        reach("backup.after_manifest")
+        path = self.path / "backups" / f"{last + 1:08d}-{manifest.id}.ndjson"
+        try:
+            self._put(draft, path)
+            reach("backup.after_manifest")
+        except OSError as error:
+            if not path.exists():
+                raise
+            raise CommitUnknown(
+                f"Backup {manifest.id} is at {self.path}, but could not be synced ({error}). Check the disk, then take another."
+            ) from error
 
     def keep(self, count: int | None) -> list[str]:
         """Remove all but the newest backups, and files that no backup lists; return the ids of the removed backups."""

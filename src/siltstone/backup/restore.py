@@ -37,7 +37,7 @@ from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import Layout, local_folder
 from siltstone.delta.path_checks import checked
 from siltstone.delta.table import ParentVersion
-from siltstone.errors import Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
+from siltstone.errors import CommitUnknown, Corruption, InvalidRequest, Reason, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.host.private_folders import OWNER_ONLY
 from siltstone.model.columns import APP_CONTENT, APP_EPOCH
@@ -82,6 +82,7 @@ class Restore:
             Conflict: another process writes backups there.
             Corruption: the backup is damaged. Nothing is at the target.
             Unavailable: the disk failed. Nothing is at the target.
+            CommitUnknown: the lake is at the target, but the disk failed to sync it.
         """
         started = self._clock.monotonic_seconds()
         self._folder.require()
@@ -110,7 +111,7 @@ class Restore:
     def _check_target(self) -> None:
         target, backup = self._target, self._folder.path
         real, other = target.resolve(), backup.resolve()
-        if real == other or other in real.parents or real in other.parents:
+        if real.is_relative_to(other) or other.is_relative_to(real):
             raise InvalidRequest(f"Restore target {target} must be outside of the backups at {backup}.")
         if target.is_symlink():
             raise InvalidRequest(f"Restore target {target} is a link. Name the folder itself.")
@@ -136,9 +137,15 @@ class Restore:
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
-            reach("restore.after_rename")
-            if self._settings.durable:
-                sync_directory(self._target.parent)
+            try:
+                reach("restore.after_rename")
+                if self._settings.durable:
+                    sync_directory(self._target.parent)
+            except OSError as error:
+                raise CommitUnknown(
+                    f"The lake was restored to {self._target}, but could not be synced ({error}). Check the disk, and then that "
+                    "the lake is there."
+                ) from error
 
     def _fill(self, work: Path, manifest: Manifest) -> None:
         """Build the lake in the work folder, which has another name yet."""

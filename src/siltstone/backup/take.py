@@ -78,17 +78,15 @@ class BackupRequest:
 def check_request(
     layout: Layout, path: str | Path, *, keep: int | None, verify: str, dry_run: bool, skip_broken: bool
 ) -> BackupRequest:
-    """Validate a backup request.
-
-    Raises:
-        InvalidRequest: the folder or an option is not valid. Nothing was written.
-    """
+    """Return a backup request. Refuse a folder or an option that is not valid with InvalidRequest."""
     folder = local_folder(path, what="Backup folder")
     real, root = folder.resolve(), layout.root.resolve()
-    if real == root or root in real.parents or real in root.parents:
+    if real.is_relative_to(root) or root.is_relative_to(real):
         raise InvalidRequest(f"Backup folder {folder} must be outside of the lake {layout.root}.")
-    if keep is not None and (isinstance(keep, bool) or keep < 1):
-        raise InvalidRequest(f"keep must be at least 1, not {keep!r}: a backup does not remove itself.")
+    if keep is not None and (type(keep) is not int or keep < 1):
+        raise InvalidRequest(
+            f"keep must be a whole number of at least 1, not {keep!r}: a backup does not remove itself."
+        )
     if verify not in ("sizes", "full"):
         raise InvalidRequest(f"verify is 'sizes' or 'full', not {verify!r}.")
     return BackupRequest(path=folder, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)
@@ -109,6 +107,11 @@ class _Copied:
 
     def add(self, *files: BackedFile) -> None:
         self.files |= {file.path: file for file in files}
+
+    def include(self, *copies: "_Copied") -> None:
+        for copied in copies:
+            self.files |= copied.files
+            self.tables |= copied.tables
 
 
 class Backup:
@@ -142,7 +145,9 @@ class Backup:
             InvalidRequest: the folder holds something else, or backups of another lake.
             Conflict: another process uses the folder.
             Corruption: a dataset cannot be read, or the copy fails its verification. No backup was recorded.
-            Unavailable: the disk is full, or files disappeared at every try. No backup was recorded.
+            Unavailable: the disk is full, or files disappeared at every try. No backup was recorded, except where the
+                message names one: then older backups could not be deleted.
+            CommitUnknown: the backup was recorded, but the disk failed to sync it.
         """
         started = self._clock.monotonic_seconds()
         self._registry.require_lake()
@@ -157,10 +162,19 @@ class Backup:
                 self._show("verifying")
                 verify(self._folder, manifest, settings=self._settings, clock=self._clock, full=self._request.full)
                 self._folder.publish(manifest)
-                return self._report(manifest, started, removed=self._folder.keep(self._request.keep))
+                return self._report(manifest, started, removed=self._remove_older(manifest))
         except OSError as error:
             raise Unavailable(
                 f"The backup at {self._request.path} failed ({error}). No backup was recorded; earlier ones are as they were."
+            ) from error
+
+    def _remove_older(self, manifest: Manifest) -> list[str]:
+        try:
+            return self._folder.keep(self._request.keep)
+        except OSError as error:
+            raise Unavailable(
+                f"Backup {manifest.id} at {self._request.path} was recorded, but older backups or files that no backup lists "
+                f"could not be deleted ({error})."
             ) from error
 
     def _report(self, manifest: Manifest, started: float, *, removed: Iterable[str] = ()) -> BackupReport:
@@ -191,9 +205,7 @@ class Backup:
         # Audit records after the datasets: a fold's records are written before it commits.
         audits = sorted(self._layout.audit.glob("*.ndjson")) if self._layout.audit.is_dir() else []
         whole.add(*map(self._copy, [config, *audits] if config.is_file() else audits))
-        for copied in (*datasets, registry):
-            whole.files |= copied.files
-            whole.tables |= copied.tables
+        whole.include(*datasets, registry)
         return Manifest(
             id=self._clock.new_id(),
             taken_at=taken_at,
@@ -225,9 +237,7 @@ class Backup:
         copied = _Copied()
         for path in sorted((self._layout.root / SYSTEM).iterdir()):
             if path not in (self._layout.leases, self._layout.registry) and has_versions(path):
-                table = self._copy_newest(path)
-                copied.files |= table.files
-                copied.tables |= table.tables
+                copied.include(self._copy_newest(path))
         return copied
 
     def _copy_datasets(self) -> tuple[list[_Copied], _Copied]:
@@ -266,12 +276,13 @@ class Backup:
         for _ in range(COPY_TRIES):
             with contextlib.suppress(_FilesDeleted):
                 snapshot = self._pin_pair(store)
-                changes = self._copy_version(store.changes.path, snapshot.changes, files=False)
-                base = self._copy_version(store.base.path, snapshot.base, files=False)
+                copied = _Copied(epoch=snapshot.epoch)
+                tables = (store.changes.path, snapshot.changes), (store.base.path, snapshot.base)
+                for path, pinned in tables:
+                    copied.include(self._copy_log(path, pinned))
                 reach("backup.after_logs")
-                copied = _Copied(files=changes.files | base.files, tables=changes.tables | base.tables)
-                copied.add(*self._copy_data_files(store.changes.path, snapshot.changes, of=f"Dataset {store.name}"))
-                copied.add(*self._copy_data_files(store.base.path, snapshot.base, of=f"Dataset {store.name}"))
+                for path, pinned in tables:
+                    copied.add(*self._copy_data_files(path, pinned, of=f"Dataset {store.name}"))
                 if (marker := store.path / MARKER).is_file():
                     copied.add(self._copy(marker))
                 copied.dataset = BackedDataset(
@@ -282,7 +293,6 @@ class Backup:
                     changes_version=snapshot.changes.version,
                     base_version=snapshot.base.version,
                 )
-                copied.epoch = snapshot.epoch
                 return copied
         raise files_vanished(store)
 
@@ -304,16 +314,19 @@ class Backup:
                 return self._copy_version(path, self._reader(path).pin())
         raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
 
-    def _copy_version(self, path: Path, pinned: TableVersion, *, files: bool = True) -> _Copied:
+    def _copy_version(self, path: Path, pinned: TableVersion) -> _Copied:
         """Copy a table at one version: its log up to there, and its files. `_FilesDeleted` if one was deleted meanwhile."""
+        copied = self._copy_log(path, pinned)
+        copied.add(*self._copy_data_files(path, pinned, of=f"Table {path}"))
+        return copied
+
+    def _copy_log(self, path: Path, pinned: TableVersion) -> _Copied:
         copied = _Copied(tables={path.relative_to(self._layout.root).as_posix(): pinned.version})
         try:
             for name in log_files(path, pinned.version):
                 copied.add(self._copy(path / LOG / name))
         except FileNotFoundError as error:
             raise _FilesDeleted from error
-        if files:
-            copied.add(*self._copy_data_files(path, pinned, of=f"Table {path}"))
         return copied
 
     def _copy_data_files(self, path: Path, pinned: TableVersion, *, of: str) -> list[BackedFile]:

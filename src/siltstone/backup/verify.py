@@ -31,11 +31,7 @@ BATCH_ROWS: Final = 8_192
 
 
 def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, clock: Clock, full: bool) -> None:
-    """Check one backup: sizes, logs with their hashes, and counts; with `full` also the hash of every data file.
-
-    Raises:
-        Corruption: a file is missing or wrong; the message names it.
-    """
+    """Check one backup: sizes, logs with their hashes, and counts; with `full` also the hash of every data file."""
     _check_bytes(folder, manifest, full=full)
     files = {file.path: file for file in manifest.files}
     with Scratch(settings, clock=clock) as scratch:

@@ -11,10 +11,11 @@ Three searches of every file:
 A Parquet file is identified by its first bytes, not by its name; a checkpoint is one too. A file that cannot be decoded
 is *unreadable*. Its content is unknown, so a report with such a file is not clean.
 
-Memory is bounded by one chunk of a file, or one batch of one column. Numbers are deliberately not searched: a text is
-found where it is stored as text; a key that is stored as a number is not.
+Memory is bounded by one chunk of a file, one line of JSON, or one batch of one column. Numbers are deliberately not
+searched: a text is found where it is stored as text; a key that is stored as a number is not.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanReport:
-    """The searched files and the findings."""
+    """The searched files and the findings, of one file or of a folder."""
 
     files: int
     bytes: int
@@ -87,28 +88,17 @@ def scan(folder: Path, values: Iterable[str]) -> ScanReport:
         raise InvalidRequest("A scan needs at least one text to look for, and none of them may be empty.")
     if not folder.is_dir():
         raise InvalidRequest(f"{folder} is not a folder; there is nothing to scan.")
-    files = size = parquet_files = json_files = 0
-    findings: list[Finding] = []
-    unreadable: list[str] = []
+    reports: list[ScanReport] = []
     for path in _files(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            result = _scan_file(path, name, needles)
-        except FileNotFoundError:
-            continue
-        files += 1
-        size += result.bytes
-        parquet_files += result.parquet
-        json_files += result.json
-        findings += result.findings
-        unreadable += [name] if result.unreadable else []
+        with contextlib.suppress(FileNotFoundError):
+            reports.append(_scan_file(path, path.relative_to(folder).as_posix(), needles))
     return ScanReport(
-        files=files,
-        bytes=size,
-        parquet_files=parquet_files,
-        json_files=json_files,
-        findings=tuple(findings),
-        unreadable=tuple(unreadable),
+        files=len(reports),
+        bytes=sum(report.bytes for report in reports),
+        parquet_files=sum(report.parquet_files for report in reports),
+        json_files=sum(report.json_files for report in reports),
+        findings=tuple(finding for report in reports for finding in report.findings),
+        unreadable=tuple(name for report in reports for name in report.unreadable),
     )
 
 
@@ -133,32 +123,33 @@ Needles = Mapping[str, Sequence[bytes]]
 """The encoded forms of each text."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _FileResult:
-    findings: list[Finding]
-    bytes: int = 0
-    parquet: bool = False
-    json: bool = False
-    unreadable: bool = False
-
-
-def _scan_file(path: Path, name: str, needles: Needles) -> _FileResult:
+def _scan_file(path: Path, name: str, needles: Needles) -> ScanReport:
     in_name = [value for value, forms in needles.items() if any(form.decode() in name for form in forms)]
-    result = _FileResult(findings=[Finding(file=name, value=value, how=How.NAME) for value in in_name])
-    raw, result.bytes, head = _search_raw(path, needles)
-    result.findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
-    if head == PARQUET_MAGIC:
-        result.parquet = True
+    findings = [Finding(file=name, value=value, how=How.NAME) for value in in_name]
+    raw, size, head = _search_raw(path, needles)
+    findings += [Finding(file=name, value=value, how=How.RAW) for value in raw]
+    is_parquet, is_json = head == PARQUET_MAGIC, head[:1] == b"{"
+    unreadable: tuple[str, ...] = ()
+    if is_parquet:
         try:
-            result.findings += _search_parquet(path, name, needles)
+            findings += _search_parquet(path, name, needles)
         except FileNotFoundError:
             raise
-        except (pa.ArrowException, OSError):
-            result.unreadable = True
-    elif head[:1] == b"{":
-        result.json = True
-        result.findings += _search_json(path, name, needles)
-    return result
+        except (pa.ArrowException, OSError, UnicodeDecodeError):  # the text in a damaged footer need not be UTF-8
+            unreadable = (name,)
+    elif is_json:
+        try:
+            findings += _search_json(path, name, needles)
+        except RecursionError:  # nested too deeply, so escaped texts in it are not known
+            unreadable = (name,)
+    return ScanReport(
+        files=1,
+        bytes=size,
+        parquet_files=int(is_parquet),
+        json_files=int(is_json),
+        findings=tuple(findings),
+        unreadable=unreadable,
+    )
 
 
 def _search_raw(path: Path, needles: Needles) -> tuple[list[str], int, bytes]:
@@ -237,8 +228,8 @@ def _search_json(path: Path, name: str, needles: Needles) -> Iterable[Finding]:
 def _parsed(text: str) -> Any:  # noqa: ANN401
     """Return the JSON of a line. A line that is not valid JSON was searched raw, and counts as one text."""
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+        return json.loads(text, parse_int=len)  # numbers are no texts, and Python refuses those of thousands of digits
+    except ValueError:
         return text
 
 

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +21,16 @@ from siltstone.dataset.audit import records
 from siltstone.dataset.dataset import Dataset
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from siltstone.delta.layout import LOG, Layout, entry_name
-from siltstone.errors import Conflict, Corruption, Fenced, InvalidRequest, NotFound, Reason
+from siltstone.errors import (
+    CommitUnknown,
+    Conflict,
+    Corruption,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    Reason,
+    Unavailable,
+)
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_FOLD, APP_SEQ
@@ -246,6 +256,36 @@ def test_older_backups_can_be_restored_until_they_are_removed(root: Path, to: Pa
     with pytest.raises(NotFound):
         restored(to, tmp_path / "gone", backup=first.id)
     assert held(restored(to, tmp_path / "last"))[0] == 21
+
+
+def test_a_backup_that_cannot_remove_older_ones_is_recorded_and_named_by_the_error(root: Path, to: Path):
+    first = opened(root).backup(to)
+    with arm("backup.after_removal", "raise"), pytest.raises(Unavailable) as failure:
+        opened(root).backup(to, keep=1)
+    (newest,) = (backup["id"] for backup in list_backups(to))
+    assert newest != first.id
+    assert newest in str(failure.value)
+
+
+def test_a_backup_that_cannot_be_synced_is_not_called_missing(root: Path, to: Path):
+    with arm("backup.after_manifest", "raise"), pytest.raises(CommitUnknown) as failure:
+        opened(root).backup(to)
+    (newest,) = (backup["id"] for backup in list_backups(to))
+    assert newest in str(failure.value)
+
+
+@pytest.mark.parametrize("keep", [0, 1.5, "3", True])
+def test_a_number_of_backups_that_is_not_valid_is_refused(root: Path, to: Path, keep: Any):  # noqa: ANN401
+    with refused(InvalidRequest, None, repr(keep)):
+        opened(root).backup(to, keep=keep)
+    assert not to.exists()
+
+
+def test_a_restored_lake_that_cannot_be_synced_is_not_called_missing(root: Path, to: Path, tmp_path: Path):
+    opened(root).backup(to)
+    with arm("restore.after_rename", "raise"), refused(CommitUnknown, None, tmp_path / "new"):
+        restored(to, tmp_path / "new")
+    assert held(tmp_path / "new") == (20, expected(20))
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------

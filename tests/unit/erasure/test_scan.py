@@ -118,6 +118,18 @@ def test_a_parquet_file_that_cannot_be_decoded_is_not_clean(tmp_path: Path):
     assert not report.clean
 
 
+def test_a_parquet_file_with_a_column_name_that_is_not_text_is_not_clean(tmp_path: Path):
+    write(tmp_path / "a.parquet", pa.table({"column_name": ["x"] * 100}))
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole.replace(b"column_name", b"column_\xffame"))
+    assert scan(tmp_path, [VALUE]).unreadable == ("a.parquet",)
+
+
+def test_a_line_of_json_that_python_cannot_parse_is_searched_as_text(tmp_path: Path):
+    (tmp_path / "a.json").write_text(f'{{"n": nine, "id": "{VALUE}"}}\n')
+    assert seen(scan(tmp_path, [VALUE])) == {("a.json", How.RAW, None), ("a.json", How.DECODED, None)}
+
+
 def test_every_text_gets_its_own_findings(tmp_path: Path):
     write(tmp_path / "a.parquet", pa.table({"a": ["one"] * 10, "b": ["two"] * 10}))
     found = {(f.value, f.column) for f in scan(tmp_path, ["one", "two", "three"]).findings if f.how is How.DECODED}
@@ -144,3 +156,15 @@ def test_a_missing_folder_is_refused(tmp_path: Path):
 def test_a_dangling_link_is_skipped(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     assert scan(tmp_path, [VALUE]).files == 0
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000])
+def test_an_escaped_value_beside_a_number_of_thousands_of_digits_is_found(tmp_path: Path, number: str):
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in VALUE)
+    (tmp_path / "a.json").write_text(f'{{"n": {number}, "a": "{escaped}"}}\n')
+    assert [finding.column for finding in scan(tmp_path, [VALUE]).findings] == ["a"]
+
+
+def test_json_that_is_nested_too_deeply_is_unreadable_and_not_clean(tmp_path: Path):
+    (tmp_path / "a.json").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    assert scan(tmp_path, [VALUE]).unreadable == ("a.json",)
