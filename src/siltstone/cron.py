@@ -14,11 +14,7 @@ MAX_CRON_CHARACTERS: Final = 200
 
 
 def check_cron(cron: str) -> None:
-    """Refuse text that is not a valid cron expression, or whose time never comes.
-
-    Raises:
-        InvalidRequest: the message names the error and the valid form.
-    """
+    """Refuse text that is not a valid cron expression, or whose time never comes. Raises as `next_after` does."""
     next_after(cron, datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
 
 

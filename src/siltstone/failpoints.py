@@ -10,6 +10,7 @@
 Every name is declared in `FAILPOINTS`. A test fails if an undeclared name is used, or a declared one has no crash test.
 """
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -116,27 +117,16 @@ def reach(name: str) -> None:
         action(name)
 
 
-def _kill(_name: str) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _raise(name: str) -> None:
     raise OSError(f"fail point {name}")
 
 
-_ACTIONS: Final[dict[str, Action]] = {"kill": _kill, "raise": _raise}
+_ACTIONS: Final[dict[str, Action]] = {"kill": lambda _name: os.kill(os.getpid(), signal.SIGKILL), "raise": _raise}
 
 
 def _at_count(action: Action, count: int) -> Action:
-    remaining = count
-
-    def counted(name: str) -> None:
-        nonlocal remaining
-        remaining -= 1
-        if remaining == 0:
-            action(name)
-
-    return counted
+    reached = itertools.count(1)
+    return lambda name: action(name) if next(reached) == count else None
 
 
 @contextmanager

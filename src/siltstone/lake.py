@@ -7,7 +7,7 @@ one background thread after the acknowledgement; `close` waits for them.
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,16 +210,10 @@ class Lake:
     ) -> Dataset:
         """Create a dataset with the columns of a frame or a file, and load the rows.
 
-        `Dataset.schema` shows the inferred columns. If the rows are refused, a dataset that this call has created is
-        dropped again, unless another process has written to it. A crash between the two steps leaves it empty.
-
-        Args:
-            name: ``catalog.schema.table``.
-            source: an Arrow table, a pandas, Polars or Spark frame, a list of dicts; or the path of a Parquet, CSV,
-                JSON or NDJSON file, which Spark loads.
-            key: see `create`.
-            time: see `create`.
-            subject: see `create`.
+        The `source` is an Arrow table, a pandas, Polars or Spark frame, a list of dicts, or the path of a file. Spark
+        loads a file: Parquet, CSV, JSON or NDJSON. The other arguments are those of `create`. `Dataset.schema` shows
+        the inferred columns. If the rows are refused, a dataset that this call has created is dropped again, unless
+        another process has written to it. A crash between the two steps leaves it empty.
 
         Raises:
             InvalidRequest: columns cannot be inferred, or the rows do not fit. Nothing is left.
@@ -345,6 +339,7 @@ class Lake:
             InvalidRequest: the target is not empty. Nothing was written.
             Corruption: the backup is damaged. Nothing is at the target.
             Unavailable: a disk failed. Nothing is at the target.
+            CommitUnknown: the lake is at the target, but the disk failed to sync it.
         """
         from siltstone.backup.restore import Restore
 
@@ -556,14 +551,9 @@ class Lake:
     ) -> "CycleReport":
         """Recover what crashed processes left, then run the jobs of `plan`. A job that fails does not stop the others.
 
-        The setting `jobs` decides where Spark starts. The journal records everything (`history`). The lease is not needed.
-
-        Args:
-            names: see `plan`.
-            only: see `plan`.
-            force: see `plan`.
-            epoch: the epoch of a lease that the caller holds; without one each job has the epoch of its dataset.
-            stopping: once it returns true, no further job begins.
+        The arguments `names`, `only` and `force` are those of `plan`. `epoch` is that of a lease that the caller holds;
+        default: each job has the epoch of its dataset. Once `stopping` returns true, no further job begins. The
+        setting `jobs` decides where Spark starts. The journal records everything (`history`). No lease is needed.
         """
         selection = Selection(names=names, only=only, force=force)
         return self.maintenance.run_cycle(selection, epoch=epoch, stopping=stopping)
@@ -686,11 +676,12 @@ class Lake:
         """
         if os.getpid() != self._process:
             return
-        if self._query_components is not None:
-            self._query_components.close()
-        if self._maintenance is not None:
-            self._maintenance.close()
-        self._components.close()
+        with ExitStack() as parts:  # the last one is closed first; Ctrl-C in one does not leave the next ones open
+            parts.callback(self._components.close)
+            if self._maintenance is not None:
+                parts.callback(self._maintenance.close)
+            if self._query_components is not None:
+                parts.callback(self._query_components.close)
 
     def __enter__(self) -> "Lake":
         return self

@@ -1,8 +1,10 @@
 """`silt events` on SQLite and on Delta."""
 
+import contextlib
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -41,6 +43,30 @@ def test_imported_events_are_exported_byte_for_byte(tmp_path: Path) -> None:
     assert (tmp_path / "out.ndjson").read_bytes() == (tmp_path / "in.ndjson").read_bytes()
     assert silt("events", "export", tmp_path / "out.ndjson").code == 2
     assert re.findall(r"\d+", silt("events", "import", tmp_path / "out.ndjson").out) == ["120", "0"]
+
+
+def test_an_export_that_fails_leaves_no_file_that_looks_like_a_shorter_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SILT_EVENT_LOG", f"sqlite:///{tmp_path}/log")
+    lines = "".join(f"{line}\n" for line in LINES)
+    assert silt("events", "append", "-", stdin=lines).code == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "log")) as database, database:
+        database.execute("UPDATE event_checks SET crc = crc + 1 WHERE idx = 100")
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    assert silt("events", "export", folder / "out.ndjson").code == 9
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("log")
+def test_an_export_writes_no_file_that_exists_and_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "mine.ndjson").write_text("mine")
+    (tmp_path / "link.ndjson").symlink_to(tmp_path / "nowhere")
+    for name in ("mine.ndjson", "link.ndjson"):
+        assert silt("events", "export", tmp_path / name).code == 2
+    assert (tmp_path / "mine.ndjson").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.usefixtures("log")

@@ -9,6 +9,7 @@ import pytest
 from siltstone.lake import Lake
 from tests.e2e.conftest import PEOPLE
 from tests.e2e.silt import silt
+from tests.support.flips import live_files
 from tests.support.refusals import figures
 
 OTHERS = "crm.sales.others"
@@ -97,6 +98,16 @@ def test_an_unreadable_dataset_is_named_and_the_others_are_compacted(lake: Path)
     assert done.code != 0
     assert [job["dataset"] for job in done.data] == [PEOPLE]
     assert OTHERS in done.error["message"]
+
+
+def test_a_failed_job_of_a_cycle_decides_the_exit_code_by_its_kind(lake: Path) -> None:
+    with Lake.open(lake) as opened:
+        damaged = live_files(opened.dataset(OTHERS))[0]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    done = silt("compact", "--cycle", "--only", "squash", "--force", "--json")
+    assert (done.code, done.error["kind"]) == (9, "corruption")
+    assert {job["dataset"]: job["error"] is None for job in done.data} == {PEOPLE: True, OTHERS: False}
+    assert damaged.name in done.error["message"]
 
 
 def test_an_unreadable_journal_is_reported_by_status_and_no_cycle_starts(

@@ -28,12 +28,12 @@ from siltstone.host.system_errors import is_memory_failure, is_panic
 
 PROGRAM = "silt"
 _OWN_PROCESS = object()
-EPILOG = "--lake and --json may stand before or after the command."
+EPILOG = "--lake and --json are accepted before and after the command."
 
 app = typer.Typer(
     name=PROGRAM,
     cls=Sections,
-    help="A lakehouse on Spark and Delta Lake: upserts in milliseconds, merged reads, folds, and real forgetting.",
+    help="A lakehouse on Spark and Delta Lake: upserts in milliseconds, merged reads, folds, and erasure from disk.",
     epilog=EPILOG,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -44,7 +44,7 @@ for module in (datasets, write, read, sql, history, status, maintenance, tiers, 
 add_group(
     app, "cache", "Datasets in the memory of long-running processes. SQL is answered from there without Spark.", SYSTEM
 )
-about_compactor = "The process that compacts a lake on a schedule. Without a command it runs."
+about_compactor = "The process that compacts a lake on a schedule. silt compactor alone runs it."
 add_group(app, "compactor", about_compactor, MAINTENANCE, group_class=RunsByDefault)
 about_events = "Event logs of builds on SQLite, PostgreSQL or Delta. Append events, and query what happened."
 add_group(app, "events", about_events, SYSTEM, callback=help_alone)
@@ -65,7 +65,7 @@ def _globals(
     lake: Annotated[
         str | None, typer.Option("--lake", metavar="PATH", envvar="SILT_LAKE", help="The lake's folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer, and err, in JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the answer, or the error, as JSON.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,

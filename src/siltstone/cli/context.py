@@ -88,13 +88,6 @@ class _Absent(MetaPathFinder):
             raise ModuleNotFoundError(fullname)
 
 
-def invocation(context: typer.Context) -> Invocation:
-    """Return the global options of this call."""
-    call = context.find_root().obj
-    assert isinstance(call, Invocation)  # noqa: S101  # the root callback has set it
-    return call
-
-
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation before a destructive operation. Without a terminal ``--yes`` is required.
 
@@ -118,7 +111,7 @@ def select_datasets(lake: "Lake", name: str | None, *, every: bool) -> "tuple[li
         NotFound: there is no such dataset, or no lake.
     """
     if (name is None) != every:
-        raise InvalidRequest("Name a dataset, or pass --all; not both.")
+        raise InvalidRequest("Name a dataset, or pass --all, but not both. Nothing was changed.")
     lake.require_exists()
     if name is not None:
         return [lake.dataset(name)], {}

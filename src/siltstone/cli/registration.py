@@ -7,6 +7,7 @@ is used or listed, so it may import heavy modules at its top. Modules of single 
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import update_wrapper
 from importlib import import_module
 from typing import Any, Final
 
@@ -44,13 +45,24 @@ class Sections(TyperGroup):
 def register(app: typer.Typer, commands: Commands) -> None:
     r"""Register commands with their docstrings as help; the first line is the line in the list of commands.
 
-    A line ``\b`` keeps the lines below it as they are.
+    A line ``\b`` keeps the lines below it as they are. The parameter `call` of a command gets the global options.
     """
     for section, named in commands.items():
         for name, command in named.items():
             text = inspect.cleandoc(command.__doc__ or "").replace("\\b", "\b")
             first, _, _ = text.partition("\n")
-            app.command(name, help=text, short_help=first, rich_help_panel=section)(command)
+            app.command(name, help=text, short_help=first, rich_help_panel=section)(_with_context(command))
+
+
+def _with_context(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a function for typer, which passes its context. The command gets the `Invocation` of the root instead."""
+
+    def run(call: typer.Context, **options: Any) -> None:  # noqa: ANN401
+        command(call.find_root().obj, **options)
+
+    update_wrapper(run, command)
+    run.__annotations__ = inspect.get_annotations(command) | {"call": typer.Context}
+    return run
 
 
 class LazyGroup(Sections):

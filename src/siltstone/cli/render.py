@@ -77,16 +77,16 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, file: "T
 
 
 def _csv_field(value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return ""
+    text = _text_of(value)
+    return text.lower() if isinstance(value, bool) else _csv_text(text)
+
+
+def _text_of(value: Any) -> str:  # noqa: ANN401
+    """Return a value that is not null as text, a nested one as JSON."""
     ready = plain(value)
-    match ready:
-        case None:
-            return ""
-        case bool():
-            return str(ready).lower()
-        case dict() | list():
-            return _csv_text(json.dumps(ready, ensure_ascii=False))
-        case _:
-            return _csv_text(str(ready))
+    return json.dumps(ready, ensure_ascii=False) if isinstance(ready, dict | list) else str(ready)
 
 
 def _csv_text(text: str) -> str:
@@ -186,17 +186,7 @@ def value_cell(value: Any) -> str:  # noqa: ANN401
 
 def cell(value: Any) -> str:  # noqa: ANN401
     """Return a value as text for a table."""
-    ready = plain(value)
-    match ready:
-        case None:
-            return "-"
-        case str():
-            text = ready
-        case dict() | list():
-            text = json.dumps(ready, ensure_ascii=False)
-        case _:
-            text = str(ready)
-    text = printable(text)
+    text = "-" if value is None else printable(_text_of(value))
     return text if len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 1]}…"
 
 

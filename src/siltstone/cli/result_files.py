@@ -44,7 +44,7 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
         )
     counted = _RowCounter(batches)
     try:
-        with _atomic_replace(out) as path:
+        with atomic_replace(out) as path:
             writes(schema, counted, path)
     except OSError as error:
         if error is counted.failure:
@@ -106,8 +106,16 @@ class _RowCounter:
 
 
 @contextmanager
-def _atomic_replace(out: Path) -> Iterator[Path]:
-    """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails."""
+def atomic_replace(out: Path, *, new: bool = False) -> Iterator[Path]:
+    """Yield a temporary path. It is renamed to `out` at the end of the block, and deleted if the block fails.
+
+    Raises:
+        InvalidRequest: `out` is a folder.
+        FileExistsError: `out` must be `new`, and exists before the block or after it.
+        OSError: a file cannot be created there, or `out` may not be written.
+    """
+    if new and os.path.lexists(out):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if out.is_dir():
         raise InvalidRequest(f"{out} cannot be written: it is a folder.")
     if out.exists() and not out.is_file():  # before links are followed: /dev/stdout may link to no path
@@ -125,7 +133,10 @@ def _atomic_replace(out: Path) -> Iterator[Path]:
         yield path
         with path.open("ab") as file:
             os.fsync(file.fileno())
-        path.replace(target)
+        if new:
+            os.link(path, target)  # unlike a rename it fails if another process has made the file
+        else:
+            path.replace(target)
     finally:
         path.unlink(missing_ok=True)
 
@@ -160,13 +171,11 @@ def _csv(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Path) -
 def _json(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", path: Path) -> None:
     """Write one document, an array of objects, in the form of `render.write_json`."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        before = "["
+        before = "[\n  "
         for row in _rows(batches):
-            alone = [render.plain(dict(zip(schema.names, row, strict=True)))]
-            shown = json.dumps(alone, ensure_ascii=False, indent=2)  # in brackets: json then indents the lines itself
-            file.write(before + shown.removeprefix("[").removesuffix("\n]"))
-            before = ","
-        file.write("[]\n" if before == "[" else "\n]\n")
+            file.write(before + _indented(dict(zip(schema.names, row, strict=True))))
+            before = ",\n  "
+        file.write("[]\n" if before.startswith("[") else "\n]\n")
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ import typer
 
 import siltstone
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.registration import MAINTENANCE, Commands
 from siltstone.errors import InvalidRequest
 
@@ -14,7 +14,7 @@ Folder = Annotated[str, typer.Argument(metavar="PATH", help="The folder of backu
 
 
 def backup(
-    context: typer.Context,
+    call: Invocation,
     path: Folder,
     *,
     keep: Annotated[
@@ -40,7 +40,6 @@ def backup(
     silt backup /backups/lake --keep 7 --verify full
     silt backup /backups/lake --list
     """
-    call = invocation(context)
     if show:
         _list(call, path)
         return
@@ -83,7 +82,7 @@ def _list(call: Invocation, path: str) -> None:
 
 
 def restore(
-    context: typer.Context,
+    call: Invocation,
     path: Folder,
     *,
     backup: Annotated[
@@ -103,7 +102,6 @@ def restore(
     silt restore /backups/lake --lake /data/lake --dry-run
     silt restore /backups/lake --lake /data/lake --backup 3f2a
     """
-    call = invocation(context)
     if not call.lake_path:
         raise InvalidRequest("No target was named. Pass --lake PATH or set SILT_LAKE.")
     with render.working("Restoring", as_json=call.as_json) as progress:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.registration import GENERAL, Commands
 from siltstone.errors import SiltstoneError
 from siltstone.lake import Lake
@@ -15,7 +15,7 @@ from siltstone.lake import Lake
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="catalog.schema.table")]
 
 
-def stats(context: typer.Context) -> None:
+def stats(call: Invocation) -> None:
     r"""Show pinned datasets and what running processes hold.
 
     For each dataset the output has an estimate of the memory that it needs. A process reports what it holds every few
@@ -25,7 +25,6 @@ def stats(context: typer.Context) -> None:
     silt cache stats
     silt cache stats --json
     """
-    call = invocation(context)
     with call.open() as lake:
         lake.require_exists()
         data = {
@@ -81,7 +80,7 @@ def _show_stats(data: dict[str, Any]) -> None:
         render.write_table(columns, rows, numbers=columns[2:-1])
 
 
-def pin(context: typer.Context, names: Names) -> None:
+def pin(call: Invocation, names: Names) -> None:
     r"""Keep datasets in the memory of every long-running process.
 
     This holds for processes of this lake that run now and for later ones. The pin is stored in the lake until silt
@@ -95,10 +94,10 @@ def pin(context: typer.Context, names: Names) -> None:
     def write(lake: Lake, name: str) -> dict[str, Any]:
         return lake.cache_directives.pin(name).to_dict() | _fit(lake, name)
 
-    _write_directives(context, names, write, "Pinned")
+    _write_directives(call, names, write, "Pinned")
 
 
-def evict(context: typer.Context, names: Names) -> None:
+def evict(call: Invocation, names: Names) -> None:
     r"""Remove pins and evict datasets from all running processes.
 
     Running queries finish. No data is lost: a query can load the dataset again.
@@ -106,7 +105,7 @@ def evict(context: typer.Context, names: Names) -> None:
     \b
     silt cache evict crm.sales.candidates
     """
-    _write_directives(context, names, lambda lake, name: lake.cache_directives.evict(name).to_dict(), "To be evicted")
+    _write_directives(call, names, lambda lake, name: lake.cache_directives.evict(name).to_dict(), "To be evicted")
 
 
 def _fit(lake: Lake, name: str) -> dict[str, Any]:
@@ -115,9 +114,8 @@ def _fit(lake: Lake, name: str) -> dict[str, Any]:
 
 
 def _write_directives(
-    context: typer.Context, names: list[str], write: Callable[[Lake, str], dict[str, Any]], done: str
+    call: Invocation, names: list[str], write: Callable[[Lake, str], dict[str, Any]], done: str
 ) -> None:
-    call = invocation(context)
     with call.open() as lake:
         for name in names:
             lake.dataset(name)  # all datasets exist before the first directive is written
@@ -132,7 +130,7 @@ def _write_directives(
 
 
 def warm(
-    context: typer.Context,
+    call: Invocation,
     names: Names,
     *,
     measure: Annotated[
@@ -148,7 +146,6 @@ def warm(
     silt cache warm crm.sales.candidates
     silt cache warm crm.sales.calls --measure --json
     """
-    call = invocation(context)
     with call.open() as lake:
         for name in names:
             lake.dataset(name)

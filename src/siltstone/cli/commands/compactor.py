@@ -12,7 +12,7 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.compactor_output import event_line
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.job_output import job_counts
 from siltstone.cli.registration import GENERAL, RUN, Commands
 from siltstone.cli.signals import INTERRUPTED
@@ -33,7 +33,7 @@ SHOWN_DUE: Final = 5
 
 
 def run(
-    context: typer.Context,
+    call: Invocation,
     *,
     once: Annotated[bool, typer.Option("--once", help="Run one cycle of everything now, then end.")] = False,
     only: Annotated[
@@ -61,7 +61,6 @@ def run(
     silt compactor run --catalog crm --json
     silt compactor run --once
     """
-    call = invocation(context)
     write_event = _event_writer(as_json=call.as_json)
     with call.open(spark=True) as lake:
         lake.require_exists()
@@ -92,7 +91,7 @@ def _once(service: "CompactorService", signals: "_StopSignals") -> int:
             cycle = service.wait(number, seconds=WAIT_SECONDS)
             return int(any(result.error or result.failed or result.cancelled for result in cycle.results))
         except Unavailable:
-            if signals.requested.is_set():
+            if signals.requested.is_set() or service.wait_for_stop_request(0):
                 return INTERRUPTED
 
 
@@ -146,7 +145,7 @@ def _event_writer(*, as_json: bool) -> Callable[[CompactionEvent], None]:
     return write
 
 
-def status(context: typer.Context) -> None:
+def status(call: Invocation) -> None:
     r"""Show which process compacts the lake, and what is due.
 
     The output also has its running cycle and its last one.
@@ -155,7 +154,6 @@ def status(context: typer.Context) -> None:
     silt compactor status
     silt compactor status --json
     """
-    call = invocation(context)
     with call.open() as lake:
         data = lake.compactor_status()
     facts: dict[str, Any] = {"compactor": _holder_text(data)}
@@ -189,7 +187,7 @@ def _holder_text(data: dict[str, Any]) -> str:
     return f"none; the last one was {text}" if data["holder"] is None else f"{text}, {data['state'] or 'starting'}"
 
 
-def pause(context: typer.Context) -> None:
+def pause(call: Invocation) -> None:
     r"""Stop scheduled work in this lake until it is resumed.
 
     A running cycle continues. The pause also holds for compactors that start later.
@@ -197,26 +195,24 @@ def pause(context: typer.Context) -> None:
     \b
     silt compactor pause
     """
-    call = invocation(context)
     with call.open() as lake:
         lake.pause_compactor()
     call.answer({"paused": True}, lambda: render.write_line("Paused. silt compactor resume ends the pause."))
 
 
-def resume(context: typer.Context) -> None:
+def resume(call: Invocation) -> None:
     r"""Resume scheduled work; missed runs are run once.
 
     \b
     silt compactor resume
     """
-    call = invocation(context)
     with call.open() as lake:
         was_paused = lake.resume_compactor()
     text = "Resumed." if was_paused else "It was not paused."
     call.answer({"paused": False}, lambda: render.write_line(text))
 
 
-def stop(context: typer.Context) -> None:
+def stop(call: Invocation) -> None:
     r"""Stop the compactor that holds the lease.
 
     The command waits until it has stopped. A waiting compactor takes over, and is named.
@@ -224,9 +220,7 @@ def stop(context: typer.Context) -> None:
     \b
     silt compactor stop
     """
-    call = invocation(context)
     with call.open() as lake:
-        lake.require_exists()
         successor = lake.stop_compactor(seconds=STOP_SECONDS)
     text = f"Now {successor} compacts." if successor else "No compactor has taken over."
     call.answer({"stopped": True, "taken_over_by": successor}, lambda: render.write_line(f"Stopped. {text}"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import confirm, invocation, raise_failures
+from siltstone.cli.context import Invocation, confirm, raise_failures
 from siltstone.cli.options import Name, names_of
 from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, Gone, InvalidRequest, NotFound, named_error
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def create(  # noqa: PLR0913  # one parameter for each option
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     key: Annotated[
@@ -39,7 +39,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--from", metavar="FILE", help="Take the columns of such a file, and load its rows on Spark."),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="A,B", help="Columns that identify a person; kept out of logs.")
+        str | None, typer.Option("--subject", metavar="A,B", help="Columns that identify a person; not in statistics.")
     ] = None,
     partition_by: Annotated[
         str | None, typer.Option("--partition-by", metavar="A,B", help="Columns that divide the files of a log.")
@@ -49,18 +49,17 @@ def create(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--sort-by", metavar="A,B", help="Columns that files of a log are sorted by (default: time)."),
     ] = None,
     cluster_by: Annotated[
-        str | None,
-        typer.Option("--cluster-by", metavar="A,B", help="Columns that a clustering of a log orders rows by."),
+        str | None, typer.Option("--cluster-by", metavar="A,B", help="Columns that silt cluster orders a log by.")
     ] = None,
     dedup_by: Annotated[
         str | None,
-        typer.Option("--dedup-by", metavar="A,B", help="Of rows of a log with equal values here, one survives."),
+        typer.Option("--dedup-by", metavar="A,B", help="Of rows of a log that are equal in these columns, keep one."),
     ] = None,
     survivor: Annotated[
         str | None, typer.Option("--survivor", metavar="first|last", help="Which duplicate survives (default: first).")
     ] = None,
 ) -> None:
-    r"""Create a dataset, keyed or a log.
+    r"""Create a keyed dataset or a log.
 
     An identical dataset that exists already is left unchanged.
 
@@ -74,7 +73,6 @@ def create(  # noqa: PLR0913  # one parameter for each option
     silt create web.eu.orders --time at --dedup-by order_id,at --survivor last \
         --schema 'at TIMESTAMP, order_id STRING, total DOUBLE'
     """
-    call = invocation(context)
     if key is None and time is None:
         raise InvalidRequest("Name the key (--key) or the time of a log (--time); see silt create --help.")
     if [schema, like, source].count(None) != 2:  # noqa: PLR2004  # one of three
@@ -124,7 +122,7 @@ def _load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
         ) from error
 
 
-def list_datasets(context: typer.Context) -> None:
+def list_datasets(call: Invocation) -> None:
     r"""List the datasets of the lake.
 
     A dataset that cannot be read is listed as broken.
@@ -133,7 +131,6 @@ def list_datasets(context: typer.Context) -> None:
     silt list
     silt list --json
     """
-    call = invocation(context)
     with call.open() as lake:
         infos = lake.datasets()
 
@@ -161,7 +158,7 @@ def list_datasets(context: typer.Context) -> None:
     )
 
 
-def describe(context: typer.Context, name: Name) -> None:
+def describe(call: Invocation, name: Name) -> None:
     r"""Show a dataset's columns, key or time, subject and folder.
 
     The output also has its fingerprint, by which datasets are compared.
@@ -169,7 +166,6 @@ def describe(context: typer.Context, name: Name) -> None:
     \b
     silt describe crm.sales.candidates
     """
-    call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         info, path = dataset.info(), str(dataset.path)
@@ -207,7 +203,7 @@ def _write_columns(columns: "list[dict[str, Any]]") -> None:
 
 
 def alter(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     add: Annotated[str | None, typer.Option("--add", metavar="DDL", help="Columns to add, as Spark's DDL.")] = None,
@@ -240,7 +236,6 @@ def alter(
     silt alter crm.sales.candidates --widen calls=BIGINT --dry-run
     silt alter crm.sales.candidates --comment name='as it is in the passport' --tag name=pii,eu
     """
-    call = invocation(context)
     with call.open() as lake:
         report = lake.dataset(name).alter(
             add=add,
@@ -272,7 +267,7 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
 
 
 def drop(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -286,7 +281,6 @@ def drop(
     silt drop crm.sales.calls --dry-run
     silt drop crm.sales.calls --yes
     """
-    call = invocation(context)
     with call.open() as lake:
         rows, size, what = _extent(lake, name)
         if not dry_run:

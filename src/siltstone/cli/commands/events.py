@@ -6,14 +6,14 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.commands import events_read, events_write
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.event_logs import Log, open_event_log
 from siltstone.cli.registration import MAINTENANCE, READ, WRITE, Commands
 from siltstone.eventlog.events import SCHEMA_VERSION
 
 
 def migrate(
-    context: typer.Context,
+    call: Invocation,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     log: Log = None,
@@ -27,7 +27,6 @@ def migrate(
     silt events migrate --dry-run --log sqlite:///builds.db
     silt events migrate --log sqlite:///builds.db
     """
-    call = invocation(context)
     with open_event_log(log, writes="" if dry_run else "migrate an event log") as opened:
         before = opened.version if dry_run else opened.migrate()
         uri = opened.uri
@@ -43,7 +42,7 @@ def migrate(
     call.answer(shown, lambda: render.write_line(text))
 
 
-def rebuild(context: typer.Context, *, log: Log = None) -> None:
+def rebuild(call: Invocation, *, log: Log = None) -> None:
     r"""Rebuild the query tables of a Delta log.
 
     These tables, its projection, answer the queries of builds, partitions and jobs.
@@ -51,7 +50,6 @@ def rebuild(context: typer.Context, *, log: Log = None) -> None:
     \b
     silt events rebuild --log delta:///data/events
     """
-    call = invocation(context)
     with open_event_log(log) as opened:
         with render.working("Rebuilding the query tables", as_json=call.as_json):
             opened.rebuild()

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
+from siltstone.cli.result_files import atomic_replace
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json
@@ -46,7 +47,7 @@ Runs = Annotated[list[str] | None, typer.Option("--run", metavar="ID", help="Of 
 
 
 def list_events(  # noqa: PLR0913  # one parameter for each filter
-    context: typer.Context,
+    call: Invocation,
     *,
     start: Annotated[int, typer.Option("--from", metavar="INDEX", help="From this index on.")] = 1,
     limit: Limit = 100,
@@ -65,7 +66,6 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     silt events list --log sqlite:///builds.db --glob 'sales/*' --limit 20
     silt events list --from 101 --json
     """
-    call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
     with open_event_log(log) as opened:
         page = opened.page(start, limit=limit, event_filter=event_filter)
@@ -115,7 +115,7 @@ def _time(nanoseconds: int) -> str:
 
 
 def show(
-    context: typer.Context,
+    call: Invocation,
     event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event's id.")],
     *,
     log: Log = None,
@@ -125,7 +125,6 @@ def show(
     \b
     silt events show 00000000-0000-0000-0000-00000000002a --log sqlite:///builds.db
     """
-    call = invocation(context)
     with open_event_log(log) as opened:
         indexed = opened.event(event_id)
     data = _plain(indexed) | {"appended_at": indexed.appended_at}
@@ -135,7 +134,7 @@ def show(
 
 
 def tail(  # noqa: PLR0913  # one parameter for each filter
-    context: typer.Context,
+    call: Invocation,
     *,
     last: Annotated[int, typer.Option("-n", metavar="N", help="The last N events.")] = 10,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Show new events, too, until Ctrl-C.")] = False,
@@ -153,7 +152,6 @@ def tail(  # noqa: PLR0913  # one parameter for each filter
     \b
     silt events tail -f --log delta:///data/events --build b1
     """
-    call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
     if last < 0:
         raise InvalidRequest(f"-n must be 0 or more, not {last}.")
@@ -190,7 +188,7 @@ def _write_tail(call: Invocation, events: Iterable[Indexed]) -> None:
 
 
 def builds(
-    context: typer.Context,
+    call: Invocation,
     build: Annotated[str | None, typer.Argument(metavar="ID", help="One build request.")] = None,
     *,
     status: Annotated[
@@ -207,7 +205,6 @@ def builds(
     \b
     silt events builds --log sqlite:///builds.db --status FAILED --status CANCELLED
     """
-    call = invocation(context)
     try:
         statuses = [BuildStatus[name.upper()] for name in status or ()]
     except KeyError as error:
@@ -233,7 +230,7 @@ def builds(
 
 
 def partitions(
-    context: typer.Context,
+    call: Invocation,
     ref: Annotated[str | None, typer.Argument(metavar="REF", help="One partition.")] = None,
     *,
     glob: Annotated[str | None, typer.Option("--glob", metavar="GLOB", help="Partitions that match (* and ?).")] = None,
@@ -248,7 +245,6 @@ def partitions(
     \b
     silt events partitions --log sqlite:///builds.db --glob 'sales/2026-*'
     """
-    call = invocation(context)
     with open_event_log(log) as opened:
         if ref is not None:
             listed, active = LimitedList([opened.partition(ref)]), opened.active_builds(ref)
@@ -288,7 +284,7 @@ def _show_list(columns: list[str], rows: list[list[Any]], listed: LimitedList[An
 
 
 def jobs(
-    context: typer.Context,
+    call: Invocation,
     *,
     build: Annotated[str | None, typer.Option("--build", metavar="ID", help="Of this build request.")] = None,
     limit: Limit = 100,
@@ -300,7 +296,6 @@ def jobs(
     \b
     silt events jobs --log sqlite:///builds.db --build b1
     """
-    call = invocation(context)
     with open_event_log(log) as opened:
         listed = opened.runs(limit=limit, build_request_id=build, after=after)
     columns = [RUN, JOB, "status", BUILD, "created", "updated", "message"]
@@ -319,13 +314,12 @@ def jobs(
     call.answer(_answers("jobs", listed), lambda: _show_list(columns, rows, listed))
 
 
-def summary(context: typer.Context, *, log: Log = None) -> None:
+def summary(call: Invocation, *, log: Log = None) -> None:
     r"""Count events by type; builds, partitions and jobs by status.
 
     \b
     silt events summary --log sqlite:///builds.db
     """
-    call = invocation(context)
     with open_event_log(log) as opened:
         counts = opened.summary()
     rows = [
@@ -342,7 +336,7 @@ def summary(context: typer.Context, *, log: Log = None) -> None:
 
 
 def export(
-    context: typer.Context,
+    call: Invocation,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is standard output.")] = "-",
     *,
     build: Builds = None,
@@ -354,32 +348,31 @@ def export(
 ) -> None:
     r"""Write events in order as lines of JSON, for import.
 
-    Every backend writes the same bytes.
+    Every backend writes the same bytes. FILE appears whole or not at all.
 
     \b
     silt events export --log sqlite:///builds.db > builds.ndjson
     """
-    call = invocation(context)
     event_filter = _filter(build, partition, glob, job, run)
     with open_event_log(log) as opened:
         if file == "-":
             for line in export_lines(opened, event_filter=event_filter):
                 render.write_text(line)
             return
-        count = 0
+        path, count = Path(file), 0
         try:
-            with Path(file).open("x", encoding="utf-8", newline="\n") as target:
+            with atomic_replace(path, new=True) as whole, whole.open("w", encoding="utf-8", newline="\n") as target:
                 for line in export_lines(opened, event_filter=event_filter):
                     target.write(f"{line}\n")
                     count += 1
         except FileExistsError as error:
             raise InvalidRequest(f"{file} is there already. Choose another name, or remove it.") from error
         except OSError as error:
-            raise InvalidRequest(f"{file} cannot be written: {error}") from error
+            raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}.") from error
     call.answer({"events": count}, lambda: render.write_line(f"Wrote {render.counted(count, 'event')} to {file}."))
 
 
-def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> None:
+def report(call: Invocation, *, limit: Limit = 20, log: Log = None) -> None:
     r"""Report durations and failure rates of a Delta log, on Spark.
 
     The output also has the slowest partitions.
@@ -387,7 +380,6 @@ def report(context: typer.Context, *, limit: Limit = 20, log: Log = None) -> Non
     \b
     silt events report --log delta:///data/events
     """
-    call = invocation(context)
     with open_event_log(log) as opened, render.working("Computing on Spark", as_json=call.as_json):
         data = asdict(opened.report(session(Settings.load()), limit=limit))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
 from siltstone.clock import SystemClock
 from siltstone.errors import InvalidRequest, NotFound, Reason
@@ -20,7 +20,7 @@ from siltstone.eventlog.import_export import import_lines
 
 
 def append(
-    context: typer.Context,
+    call: Invocation,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Lines of JSON; - is standard input.")] = None,
     *,
     event: Annotated[str | None, typer.Option("--event", metavar="JSON", help="One event.")] = None,
@@ -36,7 +36,6 @@ def append(
       "build_request_event": {"status_name": "RECEIVED", "requested_partitions": ["sales/2026-01-01"]}}'
     silt events append --log delta:///data/events events.ndjson
     """
-    call = invocation(context)
     if (file is None) == (event is None):
         raise InvalidRequest("Give a file of events or --event; not both.")
     lines: Iterable[str | bytes] = [event] if event is not None else _lines(str(file))
@@ -83,7 +82,7 @@ def _lines(file: str) -> Iterator[bytes]:
 
 
 def import_events(
-    context: typer.Context,
+    call: Invocation,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The output of silt events export; - is standard input.")],
     *,
     log: Log = None,
@@ -96,7 +95,6 @@ def import_events(
     silt events export --log sqlite:///builds.db builds.ndjson
     silt events import --log delta:///data/events builds.ndjson
     """
-    call = invocation(context)
     with open_event_log(log, create=True, writes="import events") as opened:
         done = import_lines(opened, _lines(file))
     text = f"Read {render.counted(done.events, 'event')}, {render.number(done.new)} of them new."

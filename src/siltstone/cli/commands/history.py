@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, confirm, invocation
+from siltstone.cli.context import Invocation, confirm
 from siltstone.cli.options import At, Name, OptionalName, Raw
 from siltstone.cli.registration import READ, Commands
 from siltstone.dataset.read.python_rows import python_rows
@@ -24,7 +24,7 @@ SHOWN: Final = 20
 
 
 def history(
-    context: typer.Context,
+    call: Invocation,
     name: OptionalName = None,
     *,
     cycles: Annotated[bool, typer.Option("--cycles", help="Show compaction cycles (default without NAME).")] = False,
@@ -36,7 +36,7 @@ def history(
         int | None, typer.Option("--limit", metavar="N", help="The newest N (default: 20 cycles or jobs, all commits).")
     ] = None,
 ) -> None:
-    r"""Show what was done to a dataset or by compaction.
+    r"""Show a dataset's commits, or the lake's compaction cycles.
 
     The newest comes first. No Spark is used.
 
@@ -50,7 +50,6 @@ def history(
     silt history --jobs crm.sales.candidates
     silt history --totals --json
     """
-    call = invocation(context)
     if cycles + jobs + totals > 1:
         raise InvalidRequest("--cycles, --jobs and --totals exclude each other.")
     if cycles and name is not None:
@@ -217,7 +216,7 @@ def _who(entry: "HistoryEntry") -> str | None:
 
 
 def changes(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     since: Annotated[int, typer.Option("--since", metavar="N", help="The changes above this sequence.")] = 0,
@@ -234,7 +233,6 @@ def changes(
     silt changes crm.sales.candidates --since 42
     silt changes crm.sales.candidates --since 42 --limit 10000 --json
     """
-    call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).changes_to_arrow(since=since, limit=limit)
     rows = python_rows(table)
@@ -242,7 +240,7 @@ def changes(
 
 
 def export(  # noqa: PLR0913  # the options of a command
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder that does not exist, or is empty.")],
     *,
@@ -262,7 +260,6 @@ def export(  # noqa: PLR0913  # the options of a command
     silt export crm.sales.candidates /exports/then --format delta --at 2026-11-16T08:00:00Z
     silt export crm.sales.candidates /exports/candidates --format csv --files 1 --overwrite --yes
     """
-    call = invocation(context)
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if overwrite and Path(target).is_dir() and any(Path(target).iterdir()):

@@ -7,7 +7,7 @@ import typer
 
 import siltstone
 from siltstone.cli import render
-from siltstone.cli.context import Failures, Invocation, confirm, each, invocation, raise_failures, select_datasets
+from siltstone.cli.context import Failures, Invocation, confirm, each, raise_failures, select_datasets
 from siltstone.cli.job_output import job_text, recovered_line, report_text, result_text, skipped_line
 from siltstone.cli.options import Name, OptionalName, names_of
 from siltstone.cli.registration import MAINTENANCE, Commands
@@ -34,7 +34,7 @@ def _write_json(name: str | None, reports: list[dict[str, Any]]) -> None:
 
 
 def compact(  # noqa: PLR0913  # one parameter for each way to compact
-    context: typer.Context,
+    call: Invocation,
     name: OptionalName = None,
     *,
     every: All = False,
@@ -73,7 +73,6 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     silt compact --plan
     silt compact --cycle --only daily --force
     """
-    call = invocation(context)
     if plan and cycle:
         raise InvalidRequest("--plan and --cycle exclude each other: --plan only shows what --cycle does.")
     if plan or cycle:
@@ -143,15 +142,16 @@ def _reports(done: "CycleReport") -> list[dict[str, Any]]:
 
 
 def _failures(done: "CycleReport") -> list[SiltstoneError]:
-    """Return the errors of the jobs, then those of the cycle."""
-    failed = [named_error(one.error_kind, str(one.error), reason=one.error_reason) for one in done.failed]
-    return failed + _cycle_failures(done)
-
-
-def _cycle_failures(done: "CycleReport") -> list[SiltstoneError]:
-    """Return errors for the datasets that were left out, and for failed writes to the journal."""
-    failed = [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
+    """Return the errors of the jobs, of the datasets that were left out, and of writes to the journal."""
+    failed = [named_error(one.error_kind, _error_text(one), reason=one.error_reason) for one in done.failed]
+    failed += [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
     return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
+
+
+def _error_text(failed: "siltstone.JobResult") -> str:
+    """Return the error of a job with the name of its dataset."""
+    text = str(failed.error)
+    return text if failed.dataset in text else f"{failed.dataset}: {text}"
 
 
 def _show_reports(
@@ -189,8 +189,7 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
         for one in done:
             render.write_line(f"{job_text(one)}: {result_text(one)}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
-    failed = [SiltstoneError(f"{one.dataset}: {one.error}") for one in done.failed]
-    raise_failures(call, failed + _cycle_failures(done))
+    raise_failures(call, _failures(done))
 
 
 def _fold_line(data: Mapping[str, Any]) -> str:
@@ -252,7 +251,7 @@ def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", brok
 
 
 def cluster(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     by: Annotated[
@@ -262,14 +261,13 @@ def cluster(
 ) -> None:
     r"""Sort the rows of a log by several columns, on Spark.
 
-    A search by any of them opens few files then.
+    A search by any of them then opens few files.
 
     \b
     silt cluster web.eu.clicks --dry-run
     silt cluster web.eu.clicks
     silt cluster web.eu.clicks --by at,account
     """
-    call = invocation(context)
     columns = tuple(names_of(by))
     with call.open(spark=not dry_run) as lake:
         dataset = lake.dataset(name)
@@ -312,7 +310,7 @@ def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
 
 
 def vacuum(
-    context: typer.Context,
+    call: Invocation,
     name: OptionalName = None,
     *,
     every: All = False,
@@ -330,7 +328,6 @@ def vacuum(
     silt vacuum crm.sales.candidates --dry-run
     silt vacuum --all --retention-hours 24
     """
-    call = invocation(context)
     with call.open() as lake:
         datasets, broken = select_datasets(lake, name, every=every)
         if dry_run:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.input_parsing import read_keys, read_lines
 from siltstone.cli.options import At, KeysFile, Name, Raw
 from siltstone.cli.registration import READ, Commands
@@ -18,7 +18,7 @@ NAMED_KEYS: Final = 10
 
 
 def head(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", help="The number of rows.")] = 10,
@@ -34,7 +34,6 @@ def head(
     silt head crm.sales.candidates --at 41
     silt head crm.sales.candidates --json | silt upsert crm.sales.copy -
     """
-    call = invocation(context)
     with call.open() as lake:
         table = lake.dataset(name).head(rows, raw=raw, at=at)
     shown = python_rows(table)
@@ -42,7 +41,7 @@ def head(
 
 
 def get(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     keys: Annotated[
         list[str] | None,
@@ -64,7 +63,6 @@ def get(
     """
     from siltstone.dataset.read.point_lookup import plain_keys  # loaded with every lookup
 
-    call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]

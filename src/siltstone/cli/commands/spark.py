@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.registration import GENERAL, Commands
 from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest
@@ -19,7 +19,7 @@ Jobs = Annotated[
 
 
 def start(
-    context: typer.Context,
+    call: Invocation,
     *,
     jobs: Jobs = False,
     ui: Annotated[bool, typer.Option("--ui", help="Start it with Spark's UI, and show the address.")] = False,
@@ -32,7 +32,6 @@ def start(
     silt spark start
     silt spark start --jobs --ui
     """
-    call = invocation(context)
     if not shares(_settings(call)):
         raise InvalidRequest("These settings share no Spark server; see spark_shared, spark_remote and spark_master.")
     shared = _shared(call, jobs=jobs)
@@ -44,7 +43,7 @@ def start(
 
 
 def stop(
-    context: typer.Context,
+    call: Invocation,
     *,
     force: Annotated[bool, typer.Option("--force", help="Also if another process uses one.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Also servers that were started with other settings.")] = False,
@@ -58,7 +57,6 @@ def stop(
     silt spark stop
     silt spark stop --all
     """
-    call = invocation(context)
     settings = _settings(call)
     folders = all_server_folders() if every else []
     chosen = [SharedSpark(settings, folder=folder) for folder in folders] or [
@@ -70,7 +68,7 @@ def stop(
 
 
 def status(
-    context: typer.Context,
+    call: Invocation,
     *,
     jobs: Jobs = False,
     ui: Annotated[bool, typer.Option("--ui", help="Show only the address of Spark's UI.")] = False,
@@ -85,7 +83,6 @@ def status(
     silt spark status --ui
     silt spark status --json
     """
-    call = invocation(context)
     shared = _shared(call, jobs=jobs)
     running = shared.running()
     if ui and (running is None or running.ui is None):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.input_parsing import STANDARD_INPUT, read_parameter
 from siltstone.cli.registration import READ, Commands
 from siltstone.cli.result_files import print_rows, write_rows
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from siltstone.lake import Lake
-    from siltstone.query.router import QueryPlanInfo
 
 
 class Form(StrEnum):
@@ -43,13 +42,13 @@ ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET
 
 
 def sql(  # noqa: PLR0913  # one parameter for each option
-    context: typer.Context,
+    call: Invocation,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")],
     *,
     params: Annotated[
         list[str] | None,
         typer.Option(
-            "--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE sets its type. Repeatable."
+            "--param", metavar="NAME=VALUE", help="A value for :NAME; NAME:TYPE=VALUE sets its type; may be repeated."
         ),
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, hot (in memory) or spark.")] = "auto",
@@ -88,7 +87,6 @@ def sql(  # noqa: PLR0913  # one parameter for each option
     silt sql 'SELECT count(*) FROM crm.sales.__raw__candidates' --csv
     silt sql 'SELECT max(at) AS last FROM crm.sales.calls' --explain
     """
-    call = invocation(context)
     chosen = _form(call, form, out, as_csv=as_csv)
     text = sys.stdin.read() if query == STANDARD_INPUT else query
     values = _values(params or [])
@@ -96,7 +94,12 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         if explain:
             info = lake.explain_sql(text, params=values, engine=engine, timeout=timeout)
             data = {"engine": info.engine, "reason": info.reason, "datasets": dict(info.datasets), "plan": info.plan}
-            call.answer(data, lambda: _show_plan(info))
+
+            def people() -> None:
+                render.write_facts({"engine": info.engine, "reason": info.reason, **info.datasets})
+                render.write_text(f"\n{info.plan}")
+
+            call.answer(data, people)
             return
         if out is not None and out.resolve().is_relative_to(lake.path.resolve()):
             raise InvalidRequest(f"{out} is inside the lake, where no purge deletes it. Name a file outside.")
@@ -175,11 +178,6 @@ def _values(params: list[str]) -> dict[str, object]:
             raise InvalidRequest(f"Parameter {name!r} was given twice.")
         values[name] = value
     return values
-
-
-def _show_plan(info: "QueryPlanInfo") -> None:
-    render.write_facts({"engine": info.engine, "reason": info.reason, **info.datasets})
-    render.write_text(f"\n{info.plan}")
 
 
 def _show_facts(call: Invocation, facts: dict[str, Any], form: Form, out: Path | None) -> None:

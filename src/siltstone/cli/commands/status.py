@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from siltstone.cli import render
-from siltstone.cli.context import each, invocation, raise_failures, select_datasets
+from siltstone.cli.context import Invocation, each, raise_failures, select_datasets
 from siltstone.cli.options import OptionalName
 from siltstone.cli.registration import DATASETS, Commands
 from siltstone.errors import Corruption, SiltstoneError, Unavailable, named_error
@@ -22,14 +20,13 @@ SHOWN: Final = 5
 _SOUND: Final = {"broken": None, "broken_kind": None, "broken_reason": None}
 
 
-def status(context: typer.Context, name: OptionalName = None) -> None:
+def status(call: Invocation, name: OptionalName = None) -> None:
     r"""Show size, lag behind writes and last compaction of datasets.
 
     \b
     silt status
     silt status crm.sales.candidates --json
     """
-    call = invocation(context)
     with call.open() as lake:
         datasets, broken = select_datasets(lake, name, every=name is None)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
@@ -49,26 +46,20 @@ def status(context: typer.Context, name: OptionalName = None) -> None:
             for one in plain:
                 render.write_json(one)
         else:
-            plain += [
-                {"dataset": one, "broken": str(why), "broken_kind": why.kind, "broken_reason": why.reason}
-                for one, why in failed.items()
-            ]
-            plain += [
-                {
-                    "dataset": one.dataset,
-                    "broken": one.described(),
-                    "broken_kind": Corruption.kind,
-                    "broken_reason": None,
-                    "unregistered": one.to_dict(),
-                }
-                for one in unregistered
-            ]
+            plain += [_broken(dataset, why) for dataset, why in failed.items()]
+            for found in unregistered:
+                damage = Corruption(found.described())
+                plain.append(_broken(found.dataset, damage) | {"unregistered": found.to_dict()})
             render.write_json(plain)
     elif name is None:
         _show_statuses(statuses, journal)
     elif statuses:
         _show_status(statuses[0], journal)
     raise_failures(call, failures)
+
+
+def _broken(dataset: str, error: SiltstoneError) -> dict[str, Any]:
+    return {"dataset": dataset, "broken": str(error), "broken_kind": error.kind, "broken_reason": error.reason}
 
 
 def broken_files(one: "Status") -> list[SiltstoneError]:

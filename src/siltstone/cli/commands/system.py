@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.registration import SYSTEM, Commands
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest, SiltstoneError
@@ -20,7 +20,7 @@ REPAIRED: Final = "repaired"
 
 
 def doctor(
-    context: typer.Context,
+    call: Invocation,
     *,
     repair: Annotated[
         bool, typer.Option("--repair", help="List the damages of the lake that can be repaired; --yes repairs them.")
@@ -40,7 +40,6 @@ def doctor(
     silt doctor --repair
     silt doctor --repair --yes
     """
-    call = invocation(context)
     if repair:
         _repair(call, yes=yes, drop_missing=drop_missing)
         return
@@ -104,7 +103,7 @@ def _repair_one(lake: "Lake", damage: "Damage", *, drop_missing: bool) -> str:
 
 
 def demo(
-    context: typer.Context,
+    call: Invocation,
     *,
     candidates: Annotated[int, typer.Option("--candidates", metavar="N", help="The number of candidates.")] = 100_000,
     calls: Annotated[int, typer.Option("--calls", metavar="N", help="The number of calls.")] = 1_000_000,
@@ -122,7 +121,7 @@ def demo(
     from siltstone.cli.demo_output import run_demo
 
     check_may_write(Settings.load().role, doing="run the demo")
-    if not run_demo(invocation(context), candidates=candidates, calls=calls, keep=keep):
+    if not run_demo(call, candidates=candidates, calls=calls, keep=keep):
         raise typer.Exit(SiltstoneError.exit_code)
 
 

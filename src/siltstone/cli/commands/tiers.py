@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import invocation
+from siltstone.cli.context import Invocation
 from siltstone.cli.options import OptionalName
 from siltstone.cli.registration import MAINTENANCE, Commands
 from siltstone.errors import InvalidRequest
@@ -13,7 +13,7 @@ from siltstone.model.tiers import Tier, age_text, exact_size_text, tiers_from_te
 
 
 def tiers(
-    context: typer.Context,
+    call: Invocation,
     name: OptionalName = None,
     *,
     changes: Annotated[
@@ -22,9 +22,9 @@ def tiers(
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Undo earlier changes for this dataset.")] = False,
 ) -> None:
-    r"""Show the tiers of the lake or of a log; change a log's.
+    r"""Show the roll-up rules of the lake or of a log; change a log's.
 
-    Those of the lake are changed in its settings.
+    A rule is a tier, such as hourly or daily. The tiers of the lake are changed in its settings.
 
     \b
     silt tiers
@@ -32,7 +32,6 @@ def tiers(
     silt tiers web.eu.clicks --set weekly.enabled=yes --set 'daily.cron=30 2 * * *'
     silt tiers web.eu.clicks --reset
     """
-    call = invocation(context)
     if name is None and (changes or reset):
         raise InvalidRequest("Name the dataset whose tiers to change. Those of the lake are in its silt.toml.")
     with call.open() as lake:

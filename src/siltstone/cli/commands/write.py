@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from siltstone.cli import render
-from siltstone.cli.context import Invocation, confirm, invocation
+from siltstone.cli.context import Invocation, confirm
 from siltstone.cli.input_parsing import read_keys, read_lines, read_rows, read_subjects
 from siltstone.cli.options import KeysFile, Name, Rows, RowsFile
 from siltstone.cli.registration import WRITE, Commands
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Producer = Annotated[
     str | None,
-    typer.Option("--producer", metavar="ID", help="The name of the writer; with --sequence, for exactly one write."),
+    typer.Option("--producer", metavar="ID", help="The writer's name; with --sequence a repeated call writes once."),
 ]
 Sequence = Annotated[
     int | None,
@@ -26,7 +26,7 @@ Sequence = Annotated[
 
 
 def upsert(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     file: RowsFile = None,
     *,
@@ -47,7 +47,6 @@ def upsert(
     silt upsert crm.sales.candidates rows.ndjson
     generate | silt upsert crm.sales.candidates - --producer nightly --sequence 17
     """
-    call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         rows = read_rows(file, row or [])
@@ -63,7 +62,7 @@ def _duplicate_text(producer: str | None, sequence: int | None) -> str:
 
 
 def update(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     file: RowsFile = None,
     *,
@@ -84,7 +83,6 @@ def update(
     silt update crm.sales.candidates --row '{"candidate_id": "CAND-000007", "score": 0.5}'
     silt update crm.sales.candidates scores.ndjson --missing insert
     """
-    call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         rows = read_rows(file, row or [])
@@ -95,7 +93,7 @@ def update(
 
 
 def append(
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     file: RowsFile = None,
     *,
@@ -121,7 +119,6 @@ def append(
     silt append web.eu.clicks clicks.ndjson --on-bad-row skip
     generate | silt append web.eu.clicks - --producer edge-3 --sequence 17
     """
-    call = invocation(context)
     with call.open() as lake:
         dataset = lake.dataset(name)
         rows = read_rows(file, row or [])
@@ -141,7 +138,7 @@ def append(
 
 
 def tombstone(  # noqa: PLR0913  # one parameter for each option
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     keys: Annotated[
         list[str] | None,
@@ -180,7 +177,6 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
     silt tombstone web.eu.clicks V-7 --actor dpo
     silt tombstone crm.sales.candidates --where "city = 'Bern' AND score < 10" --dry-run
     """
-    call = invocation(context)
     options: dict[str, Any] = {"actor": actor, "reason": reason, "producer": producer, "sequence": sequence}
     if where is not None:
         if keys or file is not None:
@@ -232,13 +228,12 @@ def _hide_matching(
     call.answer(ack.to_dict(), lambda: render.write_line(hidden if ack.applied else nothing))
 
 
-def tombstones(context: typer.Context, name: Name) -> None:
+def tombstones(call: Invocation, name: Name) -> None:
     r"""List the tombstones that are not folded yet.
 
     \b
     silt tombstones crm.sales.candidates
     """
-    call = invocation(context)
     with call.open() as lake:
         rows = lake.dataset(name).tombstones()
 
@@ -252,7 +247,7 @@ def tombstones(context: typer.Context, name: Name) -> None:
 
 
 def ingest(  # noqa: PLR0913  # one parameter for each option
-    context: typer.Context,
+    call: Invocation,
     name: Name,
     paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs.")] = None,
     *,
@@ -308,7 +303,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--jdbc", metavar="URL", help="Load from a database: jdbc:postgresql://host:5432/name."),
     ] = None,
     table: Annotated[str | None, typer.Option("--table", metavar="TABLE", help="The table to read.")] = None,
-    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="The query whose answer to read.")] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="SQL", help="A query instead of a table.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="USER", help="The database's user.")] = None,
     password_env: Annotated[
         str | None, typer.Option("--password-env", metavar="VAR", help="The variable that holds the password.")
@@ -317,7 +312,7 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
         str | None, typer.Option("--partition-column", metavar="C", help="Read in parallel by this column.")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="Number of parts that are read (default: 8).")
+        int | None, typer.Option("--partitions", metavar="N", help="The number of parts to read (default: 8).")
     ] = None,
 ) -> None:
     r"""Load files or a database's table, on Spark.
@@ -332,7 +327,6 @@ def ingest(  # noqa: PLR0913  # one parameter for each option
     silt ingest crm.sales.candidates --jdbc jdbc:postgresql://db:5432/crm --table candidates --user silt \
         --password-env CRM_PASSWORD
     """
-    call = invocation(context)
     order = _names(order_by)
     database: dict[str, Any] = {
         "table": table,
