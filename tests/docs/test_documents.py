@@ -78,6 +78,16 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert [path for path in sorted(named) if not ((SOURCE / path).exists() or (ROOT / path).exists())] == []
 
 
+def test_a_bare_file_name_of_the_architecture_is_in_the_folder_named_before_it() -> None:
+    misplaced, folder = [], ""
+    for name in re.findall(r"`([a-z_/]+/|[a-z_/]+\.(?:py|md))`", ARCHITECTURE):
+        if "/" in name:
+            folder = name.rpartition("/")[0]
+        elif not any((root / part / name).exists() for root in (SOURCE, ROOT) for part in ("", folder)):
+            misplaced.append(f"{folder}/{name}")
+    assert misplaced == []
+
+
 @pytest.mark.parametrize("init", sorted(SOURCE.rglob("*/__init__.py")), ids=lambda path: path.parent.name)
 def test_the_docstring_of_a_package_lists_its_modules(init: Path) -> None:
     listed = ast.get_docstring(ast.parse(init.read_text())) or ""

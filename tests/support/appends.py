@@ -9,7 +9,7 @@ from siltstone.delta.table import Table
 from siltstone.errors import Conflict
 from siltstone.eventlog.compaction import squash
 from siltstone.eventlog.events import BuildRequestEvent, BuildStatus
-from siltstone.eventlog.local_table import LIVENESS_FOLDER, RETAINED_HOURS
+from siltstone.eventlog.local_table import RETAINED_HOURS
 from siltstone.eventlog.log import EventLog
 from tests.support.histories import event, history, received
 
@@ -61,4 +61,4 @@ def squash_files(uri: str) -> int:
         retention=Retention(hours=RETAINED_HOURS),
         label="log",
     )
-    return squash(table, liveness_folder=LIVENESS_FOLDER, clock=SystemClock(), many=Settings().event_log_files)
+    return squash(table, clock=SystemClock(), many=Settings().event_log_files)

@@ -14,12 +14,13 @@ from siltstone.coordination.state_files import CYCLES, StateFiles
 from siltstone.delta.layout import Layout
 from siltstone.lake import Lake
 from tests.e2e.silt import COMMAND
+from tests.support.maintenance import CRONS
 
 WAIT_SECONDS: Final = 120.0
 QUIET: Final = {
     "SILT_DURABLE": "no",
     "SILT_TIERS": "hourly.enabled=no; daily.enabled=no; monthly.enabled=no",
-    **{f"SILT_{work}_CRON": "" for work in ("FOLD", "SQUASH", "EVENTS", "CLUSTER", "VACUUM", "RECOVERY")},
+    **{f"SILT_{cron.upper()}": "" for cron in CRONS},
 }
 """Nothing is due by the clock."""
 EVERY_MINUTE: Final = "* * * * *"

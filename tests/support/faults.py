@@ -1,5 +1,8 @@
-"""Faults around the writing of a log entry."""
+"""Faults around the writing of a log entry, and Ctrl-C inside an event."""
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,20 @@ ERRORS: dict[str, type[Exception]] = {
 }
 Write = Callable[[], None]
 Fault = Callable[[Write], None]
+
+
+class InterruptedEvent(threading.Event):
+    """An event whose lock is held when Ctrl-C comes, as in the first instructions of `threading.Event.set`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def set(self) -> None:
+        self.lock.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+        super().set()
+        self.lock.release()
 
 
 class FaultyEntry:

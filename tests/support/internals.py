@@ -563,6 +563,13 @@ def interruptible_query(query: "SparkQuery", session: "SparkSession") -> Abstrac
 # ---- the command line ----------------------------------------------------------------------------------------------
 
 
+def run_once(service: "CompactorService") -> int:
+    """Run one cycle as `silt compactor run --once` does: tests end it while it runs."""
+    from siltstone.cli.commands.compactor import _once, _StopSignals
+
+    return _once(service, _StopSignals())
+
+
 def load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
     """Load a file into a dataset that `silt create` has just made: tests let the load fail."""
     from siltstone.cli.commands.datasets import _load_created

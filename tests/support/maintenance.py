@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from tests.support.tables import FAST
 
 SETTINGS: Final = replace(FAST, schedule_jitter_seconds=0.0, squash_files=3, stop_seconds=5.0, jobs=JobPlace.INLINE)
 NAME: Final = "a.b.c"
-CRONS: Final = ("fold_cron", "squash_cron", "events_cron", "cluster_cron", "vacuum_cron", "recovery_cron")
+CRONS: Final = tuple(field.name for field in fields(Settings) if field.name.endswith("_cron"))
 WAIT_SECONDS: Final = 60.0
 FOLD: Final = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,))
 PURGE: Final = CompactionRequest(kind=RequestKind.COMPACT, names=(NAME,), purge=True)

@@ -130,6 +130,17 @@ def _roll_up(lake: Lake) -> None:
             raise Conflict(done.error)
 
 
+def _purge_beside_squash(lake: Lake) -> None:
+    """Purge while another handle writes and squashes. The second squash of this operation is that of the purge."""
+
+    def write_and_squash(_: str) -> None:
+        _upsert(lake)
+        lake.dataset(NAME).squash()
+
+    with arm("fold.before_commit", write_and_squash):
+        lake.dataset(NAME).compact(purge=True)
+
+
 def _export(lake: Lake) -> None:
     lake.dataset(NAME).export(lake.path.parent / EXPORTED, format="delta", overwrite=True)
 
@@ -155,6 +166,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], object]]] = {
     "roll_up": _roll_up,
     "cluster": lambda lake: lake.dataset(NAME).cluster(),
     "purge": lambda lake: lake.dataset(NAME).compact(purge=True),
+    "purge_beside_squash": _purge_beside_squash,
     "vacuum": lambda lake: lake.dataset(NAME).vacuum(retention_hours=0),
     "export": _export,
     "export_again": _export_again,
