@@ -1,11 +1,15 @@
 """Races of processes: creates, drops, writers, rewriters and cleaners at once."""
 
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from siltstone.compaction.operations import squash
 from siltstone.dataset.dataset import Dataset
+from siltstone.delta.checkpoints import write_checkpoint
 from siltstone.errors import Conflict, Gone, NotFound
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
@@ -129,6 +133,53 @@ def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake
     with pytest.raises(Gone):
         people.upsert([{"id": 2}])
     assert looks == [1]
+
+
+def test_a_drop_waits_for_a_checkpoint_and_its_folder_does_not_come_back(lake: Lake):
+    store = store_of(lake.dataset("a.b.c"))
+    dropping = threading.Thread(target=lambda: Lake.open(lake.path, settings=FAST).drop("a.b.c"))
+
+    def drop(_place: str) -> None:
+        dropping.start()
+        dropping.join(1)
+        assert (store.path / "changes").is_dir(), "the drop took the folder from under the checkpoint"
+
+    with arm("checkpoint.before_write", drop):
+        write_checkpoint(store.changes.path, durable=False)
+    dropping.join(30)
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_squash_that_meets_a_drop_is_gone_and_its_folder_does_not_come_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, recreated: bool
+):
+    people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
+    people.upsert([{"id": 2}])
+    store, rows = store_of(people), squash.squashed_rows
+
+    def drop(*args: Any) -> Any:  # noqa: ANN401
+        other.drop("a.b.c")
+        if recreated:
+            other.create("a.b.c", SCHEMA, key="id")
+        return rows(*args)
+
+    monkeypatch.setattr(squash, "squashed_rows", drop)
+    with pytest.raises(Gone):
+        squash.squash(store, many=2)
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize("relative", ["data", "data/owner", Path("data/owner/0")])
+def test_no_folder_for_staged_files_is_created_in_a_dropped_dataset(lake: Lake, relative: str | Path):
+    store = store_of(lake.dataset("a.b.c"))
+    assert store.base.make_folder(relative) == store.base.path / relative
+    with pytest.raises(FileExistsError):
+        store.base.make_folder(relative, exist_ok=False)
+    lake.drop("a.b.c")
+    with pytest.raises(Gone):
+        store.base.make_folder(relative)
+    assert not store.path.exists()
 
 
 def test_the_upkeep_after_a_commit_fails_no_write_whose_folder_a_drop_has_taken(lake: Lake):

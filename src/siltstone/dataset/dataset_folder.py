@@ -6,7 +6,8 @@ deleted only with proof that it is ours and no longer needed:
 * the registry records the drop of this incarnation, or both tables carry the mark `siltstone.dropped`;
 * its name is ``<incarnation>.dropped`` and its marker names that incarnation: an interrupted removal;
 * its marker names its own path and the tables hold no data: an interrupted create;
-* it holds only checkpoints, each of a table of ours: one was being written while a drop removed the rest.
+* it holds only checkpoints, each of a table of ours: one was being written while a drop removed the rest;
+* it holds only folders of our tables, without any file.
 
 Symbolic links are never followed. Every other folder stays, whatever its name. A folder that holds a dataset is
 reported (`dataset.adoption`). The marker is deleted last, so that an interrupted removal can be finished.
@@ -28,11 +29,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.coordination.liveness import is_live
+from siltstone.delta.checkpoint_checksums import checkpoint_lock
 from siltstone.delta.commit_lock import LOCK_FILE
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import BASE, CHANGES, LOG, Layout, has_versions
 from siltstone.delta.log_reader import checkpointed_properties, entry_version, is_checkpoint, is_draft, read_entry
-from siltstone.errors import SiltstoneError
+from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.names import DatasetName
 from siltstone.model.spec import PROPERTY_DROPPED, PROPERTY_SPEC
@@ -55,6 +57,8 @@ class Content(StrEnum):
     """Our marker, and tables without a commit besides their creation, which may be incomplete."""
     DROPPED = "dropped"
     """Tables of ours that carry the mark of a drop."""
+    EMPTY = "empty"
+    """Folders of our tables without any file. Spark creates them for a job whose dataset is dropped meanwhile."""
     FOREIGN = "foreign"
     """Nothing that Siltstone provably wrote, or an interrupted create of a Siltstone that wrote no markers."""
 
@@ -100,6 +104,8 @@ def content_of(folder: Path, name: DatasetName) -> Content:
         return Content.DROPPED
     marker = read_marker(folder)
     if marker is None:
+        if _is_empty(folder):
+            return Content.EMPTY
         return Content.DATASET if ours and not is_unused(folder) else Content.FOREIGN
     is_here = marker == Marker(dataset=str(name), incarnation=folder.name)
     return Content.UNUSED if is_here and is_unused(folder) else Content.DATASET
@@ -133,6 +139,15 @@ def is_unused(folder: Path) -> bool:
     try:
         return all(map(_is_of_creation, _files(folder)))
     except (OSError, SiltstoneError):
+        return False
+
+
+def _is_empty(folder: Path) -> bool:
+    """True if a folder holds only the folders of our tables, and these hold no file."""
+    try:
+        inside = {path.name for path in folder.iterdir()}
+        return bool(inside) and inside <= {CHANGES, BASE} and next(_files(folder), None) is None
+    except OSError:
         return False
 
 
@@ -202,21 +217,36 @@ def _remove(name: str, handle: int) -> None:
 def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
     """Rename a folder and delete it, because no reader may find a log that is half deleted.
 
-    A crash leaves the renamed folder with its marker, which the next sweep deletes.
+    No checkpoint is being written during the rename, because delta-rs would create the folder again. A process that
+    does not finish its checkpoint in time is not waited for. A crash leaves the renamed folder with its marker, which
+    the next sweep deletes.
     """
     with contextlib.suppress(OSError):  # a full disk must not prevent the deletion of files
         if read_marker(folder) is None:  # made by an older Siltstone
             write_marker(folder, Marker(dataset=str(name), incarnation=folder.name), durable=False)
     removed = folder.with_name(folder.name + ending)
-    try:
-        folder.rename(removed)
-    except FileNotFoundError:
-        return  # another process removes it
+    with contextlib.ExitStack() as locks:
+        for table in (CHANGES, BASE):
+            with contextlib.suppress(Unavailable, OSError):  # no such table, or a checkpoint takes too long
+                locks.enter_context(checkpoint_lock(folder / table))
+        try:
+            folder.rename(removed)
+        except FileNotFoundError:
+            return  # another process removes it
     reach("drop.after_rename")
     if ending == UNUSED_ENDING and not is_unused(removed):  # a writer committed between the first check and the rename
         removed.rename(folder)
         return
     remove_folder(removed)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder and the folders in it, as far as they hold no file. A file that was written meanwhile stays."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if not path.is_symlink():
+                remove_empty(path)
+        folder.rmdir()
 
 
 def dataset_folders(layout: Layout, name: DatasetName) -> list[Path]:

@@ -22,6 +22,7 @@ from siltstone.dataset.dataset_folder import (
     content_of,
     is_removed,
     is_unused,
+    remove_empty,
     remove_folder,
     remove_incarnation,
 )
@@ -52,7 +53,9 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
             registry.remove_dropped(dropped)
         elif REMOVED.match(folder.path.name):
             _finish_removal(folder.path)
-        elif ending := _ENDINGS.get(content_of(folder.path, folder.name)):
+        elif (content := content_of(folder.path, folder.name)) is Content.EMPTY:
+            remove_empty(folder.path)
+        elif ending := _ENDINGS.get(content):
             remove_incarnation(folder.path, folder.name, ending=ending)
         if not folder.path.exists():
             remove_empty_parents(folder.path, layout)

@@ -462,6 +462,27 @@ class Table(TableReader):
                 raise self._gone() from error
             raise Unavailable(f"{self.label}: {self.path} cannot be written ({error}); nothing was changed.") from error
 
+    def make_folder(self, relative: str | Path, *, exist_ok: bool = True) -> Path:
+        """Create a folder for staged files below the table, and those above it. Return its path.
+
+        The table's own folder is never created: a dropped dataset would come back without its log and its marker, and no
+        sweep could prove that the rows in it are ours.
+
+        Raises:
+            Gone: the table was dropped.
+            OSError: the folder cannot be created.
+        """
+        folder = self.path / relative
+        try:
+            for parent in reversed(folder.relative_to(self.path).parents[:-1]):
+                (self.path / parent).mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=exist_ok)
+        except FileNotFoundError as error:
+            if self.path.is_dir():
+                raise
+            raise self._gone() from error
+        return folder
+
     def _back_off(self, tries: int) -> None:
         limit = min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2 ** min(tries, 10))
         self._clock.sleep(limit * (0.5 + self._clock.jitter() / 2))

@@ -134,6 +134,19 @@ def test_a_sweep_removes_folders_of_crashed_creates_and_nothing_else(lake: Lake)
     assert people.to_arrow().num_rows == 1
 
 
+def test_a_sweep_removes_folders_that_a_job_left_empty_and_nothing_with_a_file(lake: Lake):
+    above = lake.create("a.b.c", SCHEMA, key="id").path.parent
+    empty, filled, other = (above / (digit * 32) for digit in "012")
+    for folder in (empty, filled):
+        (folder / "base" / "data" / ("f" * 32)).mkdir(parents=True)
+    (filled / "base" / "data" / "part-0.parquet").write_bytes(b"rows of another program")
+    (other / "photos").mkdir(parents=True)
+    assert lake.sweep() == [empty]
+    assert not empty.exists()
+    assert (filled / "base" / "data" / "part-0.parquet").exists()
+    assert (other / "photos").is_dir()
+
+
 def test_a_sweep_keeps_the_folder_of_a_running_create(lake: Lake):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with store_of(people).liveness_lock() as owner:

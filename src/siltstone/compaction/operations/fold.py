@@ -28,7 +28,7 @@ from siltstone.dataset.read.arrow_view import latest_per_key, unfolded_rows
 from siltstone.dataset.snapshot import Snapshot, check_columns
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import key_ranges
-from siltstone.errors import Conflict, Corruption, Fenced, Reason
+from siltstone.errors import Conflict, Corruption, Fenced, Gone, Reason
 from siltstone.failpoints import reach
 from siltstone.model.columns import OP
 from siltstone.model.files import DataFile, KeyRange, may_contain, whole_range
@@ -151,7 +151,7 @@ def fold(
                 written = work.written(plan, attempt_folder(owner.owner, 0)) if plan.expected_rows else ()
                 outputs = manifest(store.base.path, written)
             # After other errors than these the files may be live.
-            with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):
+            with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced, Gone)):
                 commit_fold(store, plan, written)
         prune(store)
     return report_of(store, plan, written, started, outputs)

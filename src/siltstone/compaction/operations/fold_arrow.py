@@ -86,8 +86,7 @@ class ArrowMerge:
 
     def write(self, plan: FoldPlan, folder: str) -> list[str]:
         """Rewrite the touched files. Return the valid names: a task that Spark runs twice may leave other files."""
-        target = self.store.base.path / folder
-        target.mkdir(parents=True)
+        target = self.store.base.make_folder(folder, exist_ok=False)
         job = fold_task.FoldJob(
             target=self.store.task_target(self.store.schema, target),
             defaults={field.name: default_of(field) for field in self.store.schema},

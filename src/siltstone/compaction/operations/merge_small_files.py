@@ -65,8 +65,7 @@ def merge_small_files(
     work = _divided(inputs, files)
     if work is None or any(task.memory_bytes > MAX_TASK_BYTES for task in work):
         return None
-    target = store.base.path / folder
-    target.mkdir(parents=True)
+    target = store.base.make_folder(folder, exist_ok=False)
     job = MergeJob(
         root=str(store.base.path),
         target=store.task_target(store.base_schema, target),

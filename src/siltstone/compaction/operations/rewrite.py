@@ -25,7 +25,7 @@ from siltstone.compaction.operations.unreadable_files import check_readable
 from siltstone.compaction.planning.model import CLUSTERED, JobKind, JobSpec
 from siltstone.dataset.snapshot import check_columns
 from siltstone.dataset.store import Store
-from siltstone.errors import Conflict, Corruption, Fenced
+from siltstone.errors import Conflict, Corruption, Fenced, Gone
 from siltstone.failpoints import reach
 from siltstone.model.columns import PERIOD
 from siltstone.model.commit import Commit, CommitKind
@@ -103,7 +103,8 @@ def rewrite(
             epoch=snapshot.epoch if epoch is None else epoch,
             info=job_info(job),
         )
-        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced)):  # after other errors they may be live
+        # After other errors than these the files may be live.
+        with discarding(store, owner.owner, on=(Conflict, Corruption, Fenced, Gone)):
             committed = store.base.commit(lambda _: commit)
     reach("cluster.after_commit") if clusters else reach("roll_up.after_commit")
     store.note_commit(store.base, committed.version)

@@ -24,7 +24,7 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
     """
     path = store.base.path / DATA / owner
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        store.base.make_folder(f"{DATA}/{owner}")
     except OSError as error:
         raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
     try:

@@ -20,6 +20,7 @@ must delete them: `prune_exactly` rewrites such a file.
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -158,7 +159,7 @@ def _staged(store: Store, taken: tuple[DataFile, ...], relative: str, *, above: 
     try:
         rows = change_rows_in(store, taken)
         rows = squashed_rows(rows.filter(pc.greater(rows.column(SEQ), above)) if above else rows, store)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        store.changes.make_folder(Path(relative).parent)
         write_file(rows, path, key=store.spec.found_by)
         written = DataFile(
             path=relative,
@@ -170,6 +171,7 @@ def _staged(store: Store, taken: tuple[DataFile, ...], relative: str, *, above: 
         reach("squash.after_write")
     except FileNotFoundError as error:
         path.unlink(missing_ok=True)
+        store.changes.check_there()
         raise _overtaken(store) from error
     except OSError as error:
         path.unlink(missing_ok=True)

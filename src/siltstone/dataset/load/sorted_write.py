@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from siltstone.dataset.load.partition_groups import file_rows
 from siltstone.dataset.store import Store
+from siltstone.delta.table import Table
 from siltstone.failpoints import reach
 from siltstone.model.schema import MAX_KEY_BYTES
 from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks
@@ -177,11 +178,11 @@ class FileRows:
 Rows = FrameRows | FileRows
 
 
-def write_sorted(rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, folder: Path) -> SortedFiles | None:
+def write_sorted(
+    rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, table: Table, folder: str
+) -> SortedFiles | None:
     """Write rows into the folder, sorted by key; None if one is bad, a key is repeated or tasks cannot do this."""
-    runs = folder.parent / runs_folder(folder.name)
-    for made in (folder, runs):
-        made.mkdir(parents=True)
+    target, runs = (table.make_folder(made, exist_ok=False) for made in (folder, runs_folder(folder)))
     key = store.spec.key
     try:
         sampled = rows.sampled(key, sort_task.sampler()).to_pylist()
@@ -195,7 +196,7 @@ def write_sorted(rows: Rows, store: Store, size: Size | None, *, schema: pa.Sche
         if spread is None or not spread.fits_memory():
             return None
         reach("ingest.after_spread")
-        return _gather(rows.spark, spread, key, size.files(store), target=store.task_target(schema, folder))
+        return _gather(rows.spark, spread, key, size.files(store), target=store.task_target(schema, target))
     except WorkersUnfit:
         return None
 

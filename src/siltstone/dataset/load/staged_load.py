@@ -137,7 +137,7 @@ class LoadStager:
         rows = self._rows(load, batch_id=batch_id)
         try:
             with self._spark_errors(table, folder), house_settings(rows.spark):
-                done = write_sorted(rows, store, load.size, schema=schema, folder=table.path / folder)
+                done = write_sorted(rows, store, load.size, schema=schema, table=table, folder=folder)
             if done is None:
                 discard(table.path, folder)
                 return None

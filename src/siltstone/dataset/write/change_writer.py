@@ -13,7 +13,6 @@ whole round, or nothing of it.
 """
 
 import json
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,12 +32,12 @@ from siltstone.delta.parquet import write_file
 from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
+from siltstone.model.as_of import MAX_SEQUENCE, as_sequence
 from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
 from siltstone.model.reports import Ack
 
-MAX_SEQUENCE: Final = 2**63 - 1
 MAX_PRODUCER_CHARS: Final = 200
 
 
@@ -153,7 +152,7 @@ class ChangeWriter:
     def _stage(self, rows: pa.Table, relative: str) -> DataFile:
         path = self.store.changes.path / relative
         try:
-            path.parent.mkdir(exist_ok=True)
+            self.store.changes.make_folder(DATA)
             write_file(rows, path, key=self.store.spec.found_by)
             size = path.stat().st_size
         except OSError as error:
@@ -313,14 +312,4 @@ def check_producer(producer: str | None, sequence: int | None) -> int | None:
         raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {ACK!r}.")
     if producer is not None and not producer.isprintable():
         raise InvalidRequest("A producer must not have characters that cannot be printed.")
-    if sequence is None:
-        return None
-    try:
-        number = operator.index(sequence)
-    except TypeError:
-        number = -1
-    if isinstance(sequence, bool) or not 0 <= number <= MAX_SEQUENCE:
-        raise InvalidRequest(
-            f"A producer's sequence must be a whole number from 0 to {MAX_SEQUENCE}, not {sequence!r}."
-        )
-    return number
+    return None if sequence is None else as_sequence(sequence, what="A producer's sequence")
