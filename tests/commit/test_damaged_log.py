@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import DeltaError
 
 from siltstone.clock import SystemClock
 from siltstone.compaction.operations.commit import prune
 from siltstone.compaction.operations.squash import squash
 from siltstone.config import Role
 from siltstone.coordination.leases import COMPACTOR
+from siltstone.delta import table_reader
 from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
 from siltstone.delta.table import ParentVersion
-from siltstone.errors import Corruption, Reason
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.eventlog.log import EventLog
 from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
@@ -378,3 +380,24 @@ def test_a_damaged_page_of_a_checkpoint_is_not_called_a_log_that_is_cleaned(tmp_
     file.write_bytes(content[:page] + bytes(16) + content[page + 16 :])
     with pytest.raises(Corruption, match=file.name):
         Lake.open(lake.path, settings=FAST).dataset("a.b.c").count()
+
+
+@pytest.mark.parametrize(("commits", "error"), [(True, Unavailable), (False, Corruption)])
+def test_a_log_that_changes_at_every_attempt_to_open_it_is_busy_and_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[SiltstoneError], *, commits: bool
+):
+    path = tmp_path / "table"
+    make_table(path)
+    writer = open_table(path)
+    append(writer, 1)
+    write_checkpoint(path, durable=False)
+    append(writer, 2)
+
+    def with_gaps(_path: Path) -> None:
+        if commits:
+            append(writer, 3)
+        raise DeltaError("a gap in the listing of delta-rs")
+
+    monkeypatch.setattr(table_reader, "DeltaTable", with_gaps)
+    with pytest.raises(error):
+        open_table(path).version()

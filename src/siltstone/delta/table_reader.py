@@ -318,6 +318,7 @@ def _opened(path: Path) -> DeltaTable | Replayed:
 def _open(path: Path) -> DeltaTable:
     """Open a table. Check for empty entries, which delta-rs does not, and delete a broken checkpoint that is not needed."""
     failure: DeltaError | None = None
+    newest: set[int] = set()
     for _ in range(OPEN_TRIES):
         try:
             handle = DeltaTable(path)
@@ -326,13 +327,14 @@ def _open(path: Path) -> DeltaTable:
             if not isinstance(error, DeltaError) or isinstance(error, TableNotFoundError) or not (path / LOG).is_dir():
                 raise NotFound(f"There is no Delta table at {path}.") from error
             failure = error
+            newest.add(max(list_log(path).entries, default=-1))
             if not heal_checkpoint(path):
                 check_entries(path)
         else:
             if _has_sound_checkpoint(path, handle):
                 return handle
-    if failure is None:
-        raise Unavailable(f"The log of {path} was cleaned repeatedly while it was opened. Try again.")
+    if failure is None or len(newest) > 1:  # delta-rs lists a log while entries are written and cleaned, and sees gaps
+        raise Unavailable(f"The log of {path} was written or cleaned repeatedly while it was opened. Try again.")
     raise Corruption(
         f"The log of {path} cannot be read: {first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
     ) from failure
