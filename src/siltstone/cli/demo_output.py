@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from siltstone.cli import render
+from siltstone.delta.layout import expanded
 from siltstone.demo import Report, Step, Tour, run
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def run_demo(call: "Invocation", *, candidates: int, calls: int, keep: Path | No
     """Run the tour, show it, and return whether every claim holds."""
     with ExitStack() as stack:
         if keep is not None:
-            root = keep.expanduser().absolute()
+            root = expanded(keep, what="The folder")
         else:
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silt-demo-"))) / "tour"
         tour = Tour(root=root, candidates=candidates, calls=calls)

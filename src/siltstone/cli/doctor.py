@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from siltstone.cli.commands.status import broken_files
 from siltstone.cli.context import each, select_datasets
 from siltstone.config import Settings, unknown_variables
+from siltstone.delta.layout import expanded
 from siltstone.errors import NotFound, SiltstoneError
 from siltstone.host.private_folders import private_folder
 from siltstone.host.user_cache import cache_folder
@@ -156,7 +157,7 @@ def _disk(path: str) -> Finding:
 
 def _existing(path: str) -> Path:
     """Return the lake's folder, or its nearest parent that exists."""
-    folder = Path(path).expanduser().absolute()
+    folder = expanded(path, what="Lake")
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

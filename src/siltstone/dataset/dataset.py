@@ -7,6 +7,7 @@ usable until its dataset is dropped. Then every call raises Gone.
 
 import datetime
 import operator
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,8 +192,9 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
 
     def _check_number(self, what: str, value: object, *, least: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < least:
-            raise InvalidRequest(f"Dataset {self.name}: {what} must be a whole number, {least} or more, not {value!r}.")
+        is_number = not isinstance(value, bool) and isinstance(value, SupportsIndex)
+        if not is_number or not least <= operator.index(value) <= sys.maxsize:
+            raise InvalidRequest(f"Dataset {self.name}: {what} must be a whole number from {least} to {sys.maxsize}.")
 
     def require_key(self) -> None:
         """Raise InvalidRequest if the dataset is a log."""

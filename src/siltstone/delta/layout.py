@@ -112,6 +112,14 @@ class Layout:
             raise Unavailable(f"Lake {self.root} cannot be read ({error}). Check its permissions.") from error
 
 
+def expanded(path: str | Path, *, what: str) -> Path:
+    """Return an absolute path, with ``~`` and ``~user`` replaced. `what` names it in errors."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:  # pathlib's error for a user without a home
+        raise InvalidRequest(f"{what} {str(path)!r}: that user has no home folder. Name the folder in full.") from error
+
+
 def local_folder(path: str | Path, *, what: str) -> Path:
     """Return a folder of this machine, given absolute or relative, that exists or can be created. `what` names it in errors.
 
@@ -124,7 +132,7 @@ def local_folder(path: str | Path, *, what: str) -> Path:
     text = os.fspath(path)
     if not text or "://" in text:
         raise InvalidRequest(f"{what} {text!r} must be a folder on this machine.")
-    root = Path(text).expanduser().absolute()
+    root = expanded(text, what=what)
     if patterns := sorted(set(str(root)) & set("[]{}*?%\\")):
         raise InvalidRequest(f"{what} {root}: Spark reads {patterns[0]!r} as a pattern. Choose another path.")
     try:

@@ -2,10 +2,12 @@
 
 import datetime
 import operator
+from typing import Final
 
 from siltstone.errors import InvalidRequest
 
 Point = int | datetime.datetime
+MAX_SEQUENCE: Final = 2**63 - 1
 
 
 def as_point(at: object) -> Point:
@@ -35,12 +37,13 @@ def as_point(at: object) -> Point:
 
 
 def as_sequence(value: object, *, what: str) -> int:
-    """Return a sequence from an integer. Refuse any other value, and a negative one, with InvalidRequest."""
+    """Return a sequence from an integer. Refuse any other value with InvalidRequest."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if isinstance(value, bool) or number < 0:
-        expected = "a sequence (0, 1, 2, ...)" + (" or a time" if what == "at" else "")
-        raise InvalidRequest(f"{what} must be {expected}, not {value!r}.")
+    if isinstance(value, bool) or not 0 <= number <= MAX_SEQUENCE:
+        expected = f"a whole number from 0 to {MAX_SEQUENCE}" + (" or a time" if what == "at" else "")
+        shown = f", not {value!r}" if abs(number) <= MAX_SEQUENCE else ""  # Python writes at most 4,300 digits
+        raise InvalidRequest(f"{what} must be {expected}{shown}.")
     return number

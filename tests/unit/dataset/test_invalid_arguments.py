@@ -10,6 +10,7 @@ import pytest
 from siltstone import Dataset, Lake
 from siltstone.dataset.load.jdbc import JdbcSource
 from siltstone.dataset.load.quarantine import Quarantine
+from siltstone.dataset.load.source_files import find_source
 from siltstone.errors import InvalidRequest
 from tests.support.internals import store_of
 from tests.support.tables import FAST
@@ -31,13 +32,36 @@ def people(tmp_path: Path) -> Iterator[Dataset]:
         yield dataset
 
 
-@pytest.mark.parametrize("number", ["x", "1", 2.5, True, -1, [1]])
+@pytest.mark.parametrize("number", ["x", "1", 2.5, True, -1, [1], 2**63, pytest.param(10**6000, id="6,000 digits")])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_number_of_another_type_or_below_the_least_is_refused(
     people: Dataset, call: Callable[[Dataset, Any], object], number: object
 ):
     with pytest.raises(InvalidRequest):
         call(people, number)
+
+
+@pytest.mark.parametrize("number", [-(10**6000), 2**63, 10**6000], ids=["negative", "64 bits", "6,000 digits"])
+def test_a_sequence_that_no_log_can_hold_is_refused(people: Dataset, number: int):
+    for call in (
+        lambda: people.to_arrow(at=number),
+        lambda: people.changes_to_arrow(since=number),
+        lambda: people.upsert([{"id": "c"}], producer="p", sequence=number),
+    ):
+        with pytest.raises(InvalidRequest):
+            call()
+    assert people.to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize("path", ["~no-such-user", "~no-such-user/folder"])
+def test_the_home_of_an_unknown_user_is_refused(people: Dataset, path: str):
+    for call in (
+        lambda: Lake.open(path),
+        lambda: Quarantine.below(path, store_of(people)),
+        lambda: find_source(path),
+    ):
+        with pytest.raises(InvalidRequest):
+            call()
 
 
 def test_integers_of_numpy_are_accepted(people: Dataset):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from siltstone import InvalidRequest, Lake
-from siltstone.dataset.write.change_writer import MAX_SEQUENCE, check_producer
+from siltstone.dataset.write.change_writer import check_producer
+from siltstone.model.as_of import MAX_SEQUENCE
 from tests.support.internals import parts_of
 from tests.support.people import create
 

@@ -1,6 +1,5 @@
 """The Spark servers that commands share, one for queries and one for jobs: spark start, spark stop, spark status."""
 
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -9,6 +8,7 @@ from siltstone.cli import render
 from siltstone.cli.context import Invocation
 from siltstone.cli.registration import GENERAL, Commands
 from siltstone.config import Settings
+from siltstone.delta.layout import expanded
 from siltstone.errors import Conflict, InvalidRequest
 from siltstone.spark.session import shares
 from siltstone.spark.shared_server import RunningServer, ServerRole, SharedSpark, all_server_folders
@@ -97,7 +97,7 @@ def status(
 
 def _settings(call: Invocation) -> Settings:
     """Return the settings of the lake if one is named, otherwise those of the environment."""
-    return Settings.load(lake=Path(call.lake_path).expanduser() if call.lake_path else None)
+    return Settings.load(lake=expanded(call.lake_path, what="Lake") if call.lake_path else None)
 
 
 def _shared(call: Invocation, *, jobs: bool) -> SharedSpark:

@@ -21,6 +21,7 @@ from typing import Final
 from siltstone.dataset.load.file_formats import BadFile
 from siltstone.dataset.store import Store
 from siltstone.delta.fsync import sync_directory, sync_file
+from siltstone.delta.layout import expanded
 from siltstone.errors import InvalidRequest, Unavailable
 
 REASONS: Final = "reasons.ndjson"
@@ -40,11 +41,11 @@ class Quarantine:
     @classmethod
     def below(cls, folder: str | Path, store: Store, sources: Sequence[str | Path] = ()) -> "Quarantine":
         """Choose a new folder below the given one, which must not be inside the lake or the load's source."""
-        root = Path(folder).expanduser().absolute()
+        root = expanded(folder, what="The quarantine")
         lake = store.layout.root.resolve()
         if root.resolve().is_relative_to(lake):
             raise InvalidRequest(f"The quarantine {root} lies inside the lake {lake}. Name a folder outside.")
-        for source in (Path(source).expanduser() for source in sources):
+        for source in (expanded(source, what="The source") for source in sources):
             if source.is_dir() and root.resolve().is_relative_to(source.resolve()):
                 raise InvalidRequest(
                     f"The quarantine {root} lies inside {source}, which is to be loaded. Name a folder outside."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import unquote
 
+from siltstone.delta.layout import expanded
 from siltstone.errors import InvalidRequest, NotFound
 from siltstone.spark_tasks.csv_rows import CsvForm
 
@@ -101,7 +102,7 @@ def find_source(paths: str | Path | Sequence[str | Path], *, format_name: str | 
 
 
 def _expand(text: str) -> list[Path]:
-    path = Path(text).expanduser().absolute()
+    path = expanded(text, what="The source")
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]
         files = [file for file in files if not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)]

@@ -94,7 +94,7 @@ def check_export(
         formats = ", ".join(ExportFormat)
         raise InvalidRequest(f"An export is one of {formats}, not {format_name!r}.") from error
     if files is not None and (isinstance(files, bool) or files not in range(1, MAX_FILES + 1)):
-        raise InvalidRequest(f"files must be 1 to {MAX_FILES}, not {files!r}.")
+        raise InvalidRequest(f"files must be 1 to {MAX_FILES}.")
     for field in store.schema if chosen is ExportFormat.CSV else ():
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             raise InvalidRequest(
