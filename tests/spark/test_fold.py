@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from siltstone import Conflict, Dataset, Fenced, InvalidRequest, Lake, Settings
+from siltstone import Conflict, Dataset, Fenced, Gone, InvalidRequest, Lake, Settings
 from siltstone.erasure.scan import scan
 from siltstone.failpoints import arm
 from siltstone.spark_tasks import fold as worker
@@ -184,6 +184,17 @@ def test_tombstones_of_unknown_keys_rewrite_nothing(dataset: Dataset) -> None:
     assert (report.tombstones_applied, report.rows_dropped_by_tombstones, report.files_removed) == (1, 0, 0)
     assert base_files(dataset) == files
     assert dataset.status().backlog_batches == 0
+
+
+@both_ways
+@pytest.mark.parametrize("place", ["fold.after_plan", "fold.after_write", "fold.before_commit"])
+def test_a_fold_that_meets_a_drop_is_gone_and_leaves_no_file(dataset: Dataset, lake: Lake, place: str) -> None:
+    dataset.upsert([person(i, city="x") for i in range(10)])
+    folder = dataset.path
+    with arm(place, lambda _place: lake.drop(NAME)), pytest.raises(Gone):
+        dataset.compact()
+    lake.sweep()
+    assert not folder.exists()
 
 
 @both_ways

@@ -252,3 +252,16 @@ def test_load_into_a_dropped_dataset_is_gone(dataset: Dataset, lake: Lake, tmp_p
     with pytest.raises(Gone):
         dataset.ingest(source)
     assert nothing_was_written(lake.dataset(str(dataset.name)))
+
+
+@pytest.mark.parametrize("earlier_rows", [0, 1])
+def test_a_load_that_meets_a_drop_is_gone_and_leaves_no_file(
+    dataset: Dataset, lake: Lake, tmp_path: Path, earlier_rows: int
+) -> None:
+    for number in range(earlier_rows):
+        dataset.upsert([person(number)])
+    folder = dataset.path
+    with arm("ingest.after_write", lambda _place: lake.drop(str(dataset.name))), pytest.raises(Gone):
+        dataset.ingest(write_people(tmp_path / "in.parquet", 100))
+    lake.sweep()
+    assert not folder.exists()

@@ -169,6 +169,8 @@ class TableReader:
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(LogChanged, FileNotFoundError), log_errors(self.path / LOG):
                 return read()
+        if self._must_exist or self._id is not None:
+            self.check_there()
         with contextlib.suppress(FileNotFoundError):
             transactions(self.path)
         raise Unavailable(f"{self.label}: the log was cleaned repeatedly while it was read. Try again.")

@@ -59,6 +59,7 @@ def spark_failures(
     The error names the unreadable files among the `suspects`, which are files of base, and the `changes`.
 
     Raises:
+        Gone: the dataset was dropped.
         Conflict: files of the plan are gone.
         UnreadableFiles: files cannot be read.
         Unavailable: Spark failed.
@@ -87,5 +88,8 @@ def spark_failures(
             if changes and not isinstance(error, UnreadableFiles):
                 check_readable(store, (), changes=changes, error=error)
             raise
-    except FileNotFoundError as error:
-        raise Conflict(gone) from error
+    except (Conflict, Corruption, Unavailable, FileNotFoundError) as error:
+        store.base.check_there()  # a drop explains every one of them
+        if isinstance(error, FileNotFoundError):
+            raise Conflict(gone) from error
+        raise
