@@ -192,8 +192,8 @@ class Dataset:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
 
     def _check_number(self, what: str, value: object, *, least: int) -> None:
-        is_number = not isinstance(value, bool) and isinstance(value, SupportsIndex)
-        if not is_number or not least <= operator.index(value) <= sys.maxsize:
+        number = -1 if isinstance(value, bool) or not isinstance(value, SupportsIndex) else operator.index(value)
+        if not least <= number <= sys.maxsize:
             raise InvalidRequest(f"Dataset {self.name}: {what} must be a whole number from {least} to {sys.maxsize}.")
 
     def require_key(self) -> None:
