@@ -44,6 +44,8 @@ INCARNATION: Final = re.compile(r"[0-9a-f]{32}\Z")
 REMOVED: Final = re.compile(r"(?P<incarnation>[0-9a-f]{32})(?P<ending>\.dropped|\.unused)\Z")
 DROPPED_ENDING: Final = ".dropped"
 UNUSED_ENDING: Final = ".unused"
+_CHECKPOINT_SECONDS: Final = 10.0
+"""Longest wait for a checkpoint of each table before a folder is renamed. A large checkpoint takes seconds."""
 LAST_OF_CREATION: Final = 1
 """Highest version that a creation writes: the table, and for some columns a feature that they need."""
 
@@ -217,22 +219,31 @@ def _remove(name: str, handle: int) -> None:
 def remove_incarnation(folder: Path, name: DatasetName, *, ending: str) -> None:
     """Rename a folder and delete it, because no reader may find a log that is half deleted.
 
-    No checkpoint is being written during the rename, because delta-rs would create the folder again. A process that
-    does not finish its checkpoint in time is not waited for. A crash leaves the renamed folder with its marker, which
-    the next sweep deletes.
+    No checkpoint is being written during the rename, because delta-rs would create the folder again. The wait for a
+    checkpoint is bounded by `_CHECKPOINT_SECONDS`. A crash leaves the renamed folder with its marker, which the next
+    sweep deletes.
+
+    Unavailable: the folder cannot be renamed. Nothing was deleted.
     """
     with contextlib.suppress(OSError):  # a full disk must not prevent the deletion of files
         if read_marker(folder) is None:  # made by an older Siltstone
             write_marker(folder, Marker(dataset=str(name), incarnation=folder.name), durable=False)
     removed = folder.with_name(folder.name + ending)
+    if removed.is_dir() and is_removed(removed):  # the folder came back after an interrupted removal
+        remove_folder(removed)
     with contextlib.ExitStack() as locks:
         for table in (CHANGES, BASE):
             with contextlib.suppress(Unavailable, OSError):  # no such table, or a checkpoint takes too long
-                locks.enter_context(checkpoint_lock(folder / table))
+                locks.enter_context(checkpoint_lock(folder / table, seconds=_CHECKPOINT_SECONDS))
         try:
             folder.rename(removed)
         except FileNotFoundError:
             return  # another process removes it
+        except OSError as error:
+            raise Unavailable(
+                f"Dataset {name}: it was dropped, but its files in {folder} cannot be removed ({error}). Check the permissions "
+                f"of {folder.parent}. The next compaction cycle removes them then."
+            ) from error
     reach("drop.after_rename")
     if ending == UNUSED_ENDING and not is_unused(removed):  # a writer committed between the first check and the rename
         removed.rename(folder)

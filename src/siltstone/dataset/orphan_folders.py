@@ -6,6 +6,7 @@ or file that was on disk and whose owner was dead before the log was read is eit
 is followed. A crash leaves less than before; the sweep can be run again.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from siltstone.dataset.dataset_folder import (
 )
 from siltstone.dataset.registry import Registration, Registry, remove_empty_parents
 from siltstone.delta.layout import DATA, SYSTEM, Layout
-from siltstone.errors import InvalidRequest
+from siltstone.errors import InvalidRequest, Unavailable
 from siltstone.model.names import DatasetName
 
 _ENDINGS: Final = {Content.DROPPED: DROPPED_ENDING, Content.UNUSED: UNUSED_ENDING}
@@ -44,19 +45,20 @@ class UnregisteredFolder:
 
 
 def sweep(registry: Registry, layout: Layout) -> list[Path]:
-    """Sweep the lake; return the folders that were removed."""
+    """Sweep the lake; return the folders that were removed. A folder that cannot be removed is left to the next sweep."""
     if not layout.is_lake():
         return []
     removed = []
     for folder, dropped in _unnamed(registry, layout):  # interrupted drops and creates
-        if dropped is not None:
-            registry.remove_dropped(dropped)
-        elif REMOVED.match(folder.path.name):
-            _finish_removal(folder.path)
-        elif (content := content_of(folder.path, folder.name)) is Content.EMPTY:
-            remove_empty(folder.path)
-        elif ending := _ENDINGS.get(content):
-            remove_incarnation(folder.path, folder.name, ending=ending)
+        with contextlib.suppress(Unavailable):  # one folder that cannot be removed must not end the sweep
+            if dropped is not None:
+                registry.remove_dropped(dropped)
+            elif REMOVED.match(folder.path.name):
+                _finish_removal(folder.path)
+            elif (content := content_of(folder.path, folder.name)) is Content.EMPTY:
+                remove_empty(folder.path)
+            elif ending := _ENDINGS.get(content):
+                remove_incarnation(folder.path, folder.name, ending=ending)
         if not folder.path.exists():
             remove_empty_parents(folder.path, layout)
             removed.append(folder.path)

@@ -417,6 +417,7 @@ class Registry:
         Raises:
             NotFound: no such dataset, or no lake.
             InvalidRequest: its folder, or a table in it, is behind a symbolic link. Nothing was changed.
+            Unavailable: it was dropped, but its files cannot be deleted.
         """
         self.require_lake()
         before = self._find(name)

@@ -48,15 +48,15 @@ def checksum_name(version: int) -> str:
 
 
 @contextmanager
-def checkpoint_lock(table: Path) -> Iterator[None]:
+def checkpoint_lock(table: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold the lock under which one process at a time writes checkpoints of a table. A crash releases it.
 
-    Unavailable if another process holds it for longer than `LOCK_SECONDS`.
+    Unavailable if another process holds it for longer than `seconds`.
     """
     clock = SystemClock()
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
-        deadline = clock.monotonic_seconds() + LOCK_SECONDS
+        deadline = clock.monotonic_seconds() + seconds
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +64,7 @@ def checkpoint_lock(table: Path) -> Iterator[None]:
             except BlockingIOError as error:
                 if clock.monotonic_seconds() > deadline:
                     raise Unavailable(
-                        f"{table}: another process has been writing a checkpoint for {LOCK_SECONDS:g} s. Try again."
+                        f"{table}: another process has been writing a checkpoint for {seconds:g} s. Try again."
                     ) from error
                 clock.sleep(_POLL_SECONDS)
         yield

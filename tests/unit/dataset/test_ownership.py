@@ -12,7 +12,7 @@ from siltstone.coordination.liveness import sweep_dead
 from siltstone.dataset.dataset_folder import MARKER, Content, content_of, read_marker, remove_folder
 from siltstone.delta.checkpoints import write_checkpoint
 from siltstone.delta.layout import LOG, Layout, entry_name
-from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason
+from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
 from siltstone.model.names import DatasetName
@@ -169,6 +169,36 @@ def test_a_sweep_finishes_a_removal_that_was_interrupted(lake: Lake):
     assert left.name.endswith(".dropped")
     shutil.rmtree(left / "base")
     assert again(lake).sweep() == [left]
+    assert not (lake.path / "a").exists()
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_folder_that_comes_back_after_an_interrupted_removal_stops_no_create_and_no_sweep(lake: Lake, *, file: bool):
+    def stop(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    folder = lake.dataset(NAME).path
+    with arm("drop.after_rename", stop), pytest.raises(KeyboardInterrupt):
+        lake.drop(NAME)
+    (folder / "base" / "data").mkdir(parents=True)
+    if file:
+        (folder / "base" / "data" / "part-0.parquet").touch()
+    assert again(lake).create(NAME, SCHEMA, key="id").to_arrow().num_rows == 0
+    lake.sweep()
+    assert [path.name for path in folder.parent.iterdir()] == [again(lake).dataset(NAME).path.name]
+
+
+def test_files_of_a_drop_that_cannot_be_removed_are_named_and_left_to_the_next_sweep(lake: Lake):
+    folder, other = lake.dataset(NAME).path, lake.create("a.b.other", SCHEMA, key="id").path
+    obstacle = folder.with_name(f"{folder.name}.dropped")
+    obstacle.touch()
+    with refused(Unavailable, None, str(folder)):
+        lake.drop(NAME)
+    with arm("drop.after_registry", "raise"), pytest.raises(OSError, match="drop"):
+        lake.drop("a.b.other")
+    assert again(lake).sweep() == [other]
+    obstacle.unlink()
+    assert again(lake).sweep() == [folder]
     assert not (lake.path / "a").exists()
 
 
