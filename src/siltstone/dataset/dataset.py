@@ -194,7 +194,10 @@ class Dataset:
     def _check_number(self, what: str, value: object, *, least: int) -> None:
         number = -1 if isinstance(value, bool) or not isinstance(value, SupportsIndex) else operator.index(value)
         if not least <= number <= sys.maxsize:
-            raise InvalidRequest(f"Dataset {self.name}: {what} must be a whole number from {least} to {sys.maxsize}.")
+            shown = f", not {value!r}" if abs(number) <= sys.maxsize else ""  # Python writes at most 4,300 digits
+            raise InvalidRequest(
+                f"Dataset {self.name}: {what} must be a whole number from {least} to {sys.maxsize}{shown}."
+            )
 
     def require_key(self) -> None:
         """Raise InvalidRequest if the dataset is a log."""
