@@ -265,7 +265,11 @@ def dataset_folders(layout: Layout, name: DatasetName) -> list[Path]:
     above = layout.dataset(name, "")
     if not above.is_dir() or layout.link_in(above):
         return []
-    idle = [path for path in above.iterdir() if INCARNATION.match(path.name) and not is_live(layout.work, path.name)]
+    try:
+        paths = list(above.iterdir())
+    except FileNotFoundError:  # a drop has removed the empty folder
+        return []
+    idle = [path for path in paths if INCARNATION.match(path.name) and not is_live(layout.work, path.name)]
     return [path for path in idle if content_of(path, name) is Content.DATASET]
 
 

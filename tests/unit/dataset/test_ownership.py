@@ -9,7 +9,14 @@ from deltalake import Schema as SchemaOfDelta
 from deltalake.schema import PrimitiveType
 
 from siltstone.coordination.liveness import sweep_dead
-from siltstone.dataset.dataset_folder import MARKER, Content, content_of, read_marker, remove_folder
+from siltstone.dataset.dataset_folder import (
+    MARKER,
+    Content,
+    content_of,
+    dataset_folders,
+    read_marker,
+    remove_folder,
+)
 from siltstone.delta.checkpoints import write_checkpoint
 from siltstone.delta.layout import LOG, Layout, entry_name
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, Unavailable
@@ -186,6 +193,19 @@ def test_a_folder_that_comes_back_after_an_interrupted_removal_stops_no_create_a
     assert again(lake).create(NAME, SCHEMA, key="id").to_arrow().num_rows == 0
     lake.sweep()
     assert [path.name for path in folder.parent.iterdir()] == [again(lake).dataset(NAME).path.name]
+
+
+def test_a_name_whose_folder_a_drop_removes_during_the_listing_has_no_folders(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+):
+    layout, name = Layout.at(lake.path), DatasetName.parse(NAME)
+    assert dataset_folders(layout, name) == [lake.dataset(NAME).path]
+
+    def drop(_layout: Layout, above: Path) -> None:
+        shutil.rmtree(above)
+
+    monkeypatch.setattr(Layout, "link_in", drop)
+    assert dataset_folders(layout, name) == []
 
 
 def test_files_of_a_drop_that_cannot_be_removed_are_named_and_left_to_the_next_sweep(lake: Lake):
