@@ -21,6 +21,8 @@ from tests.support.children import Child, Worker
 from tests.support.operations import NAME, open_lake, state
 
 OPERATIONS = "tests.support.operations"
+REPEATED = {"purge_beside_squash": "purge_beside_squash_again"}
+"""Operations that have another state when they are done twice: a second purge folds what was written beside the first."""
 
 
 def reached_in_source() -> set[str]:
@@ -73,8 +75,9 @@ def test_a_killed_operation_leaves_the_state_before_or_after_and_can_be_repeated
         finish_drop(path, case, after_states)
     else:
         worker.call(f"{OPERATIONS}:perform", path=str(path), operation=case.operation)
-        assert after is not None
-        assert state(str(path)) == after
+        repeated = after_states(case.start, REPEATED.get(case.operation, case.operation))
+        assert repeated is not None
+        assert state(str(path)) == repeated
         if case.operation == "tombstone":
             tidy(path)
         else:

@@ -141,6 +141,12 @@ def _purge_beside_squash(lake: Lake) -> None:
         lake.dataset(NAME).compact(purge=True)
 
 
+def _purge_beside_squash_again(lake: Lake) -> None:
+    """Purge twice: the second fold takes the rows that were written beside the first one."""
+    _purge_beside_squash(lake)
+    _purge_beside_squash(lake)
+
+
 def _export(lake: Lake) -> None:
     lake.dataset(NAME).export(lake.path.parent / EXPORTED, format="delta", overwrite=True)
 
@@ -167,6 +173,7 @@ OPERATIONS: Final[dict[str, Callable[[Lake], object]]] = {
     "cluster": lambda lake: lake.dataset(NAME).cluster(),
     "purge": lambda lake: lake.dataset(NAME).compact(purge=True),
     "purge_beside_squash": _purge_beside_squash,
+    "purge_beside_squash_again": _purge_beside_squash_again,
     "vacuum": lambda lake: lake.dataset(NAME).vacuum(retention_hours=0),
     "export": _export,
     "export_again": _export_again,
