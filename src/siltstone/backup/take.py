@@ -51,6 +51,7 @@ from siltstone.errors import Corruption, Gone, InvalidRequest, Reason, Siltstone
 from siltstone.failpoints import reach
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.files import DataFile
+from siltstone.model.numbers import whole_number
 from siltstone.model.reports import BackupReport
 from siltstone.model.units import size_text
 
@@ -83,10 +84,8 @@ def check_request(
     real, root = folder.resolve(), layout.root.resolve()
     if real.is_relative_to(root) or root.is_relative_to(real):
         raise InvalidRequest(f"Backup folder {folder} must be outside of the lake {layout.root}.")
-    if keep is not None and (type(keep) is not int or keep < 1):
-        raise InvalidRequest(
-            f"keep must be a whole number of at least 1, not {keep!r}: a backup does not remove itself."
-        )
+    if keep is not None:
+        keep = whole_number("keep, which counts this backup,", keep, least=1)
     if verify not in ("sizes", "full"):
         raise InvalidRequest(f"verify is 'sizes' or 'full', not {verify!r}.")
     return BackupRequest(path=folder, keep=keep, full=verify == "full", dry_run=dry_run, skip_broken=skip_broken)

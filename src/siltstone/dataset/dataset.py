@@ -6,14 +6,12 @@ usable until its dataset is dropped. Then every call raises Gone.
 """
 
 import datetime
-import operator
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -53,6 +51,7 @@ from siltstone.model.ddl import as_schema, as_type
 from siltstone.model.evolution import Alteration
 from siltstone.model.frames import polars_frame
 from siltstone.model.names import DatasetName
+from siltstone.model.numbers import whole_number
 from siltstone.model.reports import (
     Ack,
     AlterReport,
@@ -190,14 +189,6 @@ class Dataset:
     def _require(self, kind: Kind, what: str, instead: str) -> None:
         if self.spec.kind is not kind:
             raise InvalidRequest(f"Dataset {self.name} is a {self.spec.kind} dataset and has no {what}. {instead}")
-
-    def _check_number(self, what: str, value: object, *, least: int) -> None:
-        number = -1 if isinstance(value, bool) or not isinstance(value, SupportsIndex) else operator.index(value)
-        if not least <= number <= sys.maxsize:
-            shown = f", not {value!r}" if abs(number) <= sys.maxsize else ""  # Python writes at most 4,300 digits
-            raise InvalidRequest(
-                f"Dataset {self.name}: {what} must be a whole number from {least} to {sys.maxsize}{shown}."
-            )
 
     def require_key(self) -> None:
         """Raise InvalidRequest if the dataset is a log."""
@@ -615,7 +606,7 @@ class Dataset:
 
     def head(self, rows: int = 10, *, raw: bool = False, at: At | None = None) -> pa.Table:
         """Return the first rows of `to_arrow`, reading little more than these."""
-        self._check_number("rows", rows, least=0)
+        rows = whole_number(f"Dataset {self.name}: rows", rows)
         return self._with_snapshot(lambda snapshot: view_head(self._store, snapshot, rows, raw=raw), at=at)
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None, raw: bool = False) -> pa.Table:  # noqa: ANN401
@@ -665,13 +656,13 @@ class Dataset:
         `since`.
         """
         if limit is not None:
-            self._check_number("limit", limit, least=1)
+            limit = whole_number(f"Dataset {self.name}: limit", limit, least=1)
         return self._with_changes(since, lambda snapshot: change_table(self._store, snapshot, limit=limit))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return the commits to this dataset that its logs retain, newest first; at most `limit`, if it is given."""
         if limit is not None:
-            self._check_number("limit", limit, least=1)
+            limit = whole_number(f"Dataset {self.name}: limit", limit, least=1)
         return history(self._parts.store, limit)  # also for a dataset that is rejected: history shows why
 
     def export(

@@ -30,6 +30,7 @@ from siltstone.eventlog.tables import (
     version_of,
 )
 from siltstone.eventlog.transitions import ACTIVE_PARTITIONS, ENDED_BUILDS, ENDED_JOBS
+from siltstone.model.numbers import MAX_LONG, whole_number
 
 CHECKS_AT_ONCE: Final = 500
 """Most checksums that one statement looks up."""
@@ -38,9 +39,8 @@ LIMIT: Final = "The limit of a list"
 MAX_FILTERS: Final = 1_000
 """Most values in one filter."""
 MAX_GLOBS: Final = 100
-MAX_NUMBER: Final = 2**63 - 1
 MAX_DIGITS: Final = 19
-"""Digits of `MAX_NUMBER`. Python refuses to parse thousands of digits, which would look like a damaged log."""
+"""Digits of `MAX_LONG`. Python refuses to parse thousands of digits, which would look like a damaged log."""
 LAST_CHARACTER: Final = "\U0010ffff"
 
 T = TypeVar("T")
@@ -143,8 +143,8 @@ class Summary:
 
 def page(connection: Connection, *, start: int, limit: int, event_filter: Filter) -> Page:
     """Return events from an index on."""
-    _check_number(start, "The index of an event", 1, MAX_NUMBER)
-    _check_number(limit, LIMIT, 1, MAX_LIMIT)
+    start = whole_number("The index of an event", start, least=1)
+    limit = whole_number(LIMIT, limit, least=1, most=MAX_LIMIT)
     query = _select(connection).where(EVENTS.c.idx >= start, *_conditions(event_filter, start)).order_by(EVENTS.c.idx)
     events = _events(connection, query.limit(limit + 1))
     shown, has_more = events[:limit], len(events) > limit
@@ -219,8 +219,7 @@ def events_between(connection: Connection, start: int, end: int, *, limit: int |
 
     With a limit, return the events with the lowest indexes.
     """
-    for time in (start, end):
-        _check_number(time, "A time in nanoseconds", -MAX_NUMBER, MAX_NUMBER)
+    start, end = (whole_number("A time in nanoseconds", time, least=-MAX_LONG) for time in (start, end))
     within = and_(EVENTS.c.timestamp >= start, EVENTS.c.timestamp < end)
     first = select(EVENTS.c.idx).where(within).order_by(EVENTS.c.timestamp, EVENTS.c.idx).limit(_fetch_limit(limit))
     events = _events(connection, _select(connection).where(EVENTS.c.idx.in_(first)))
@@ -279,18 +278,11 @@ def _checksums(connection: Connection, indexes: Sequence[int]) -> dict[int, int]
     return checksums
 
 
-def _check_number(value: object, what: str, lowest: int, highest: int) -> None:
-    """Refuse any other type, too: inside the query it would look like a damaged log."""
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise InvalidRequest(f"{what} is a whole number from {lowest:,} to {highest:,}, not {value!r}.")
-
-
 def _fetch_limit(limit: int | None) -> int:
     """Return the number of entries to fetch: one more than the limit, which shows whether there are more."""
     if limit is None:
         return MAX_LIMIT + 1
-    _check_number(limit, LIMIT, 1, MAX_LIMIT)
-    return limit + 1
+    return whole_number(LIMIT, limit, least=1, most=MAX_LIMIT) + 1
 
 
 def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] | None = None) -> LimitedList[T]:
@@ -320,7 +312,7 @@ def _newest_first(table: Table, name: ColumnElement[str], *, limit: int | None, 
     if after is None:
         return query
     number, _, last = check_text(after).partition(":")
-    if not number.isdecimal() or len(number) > MAX_DIGITS or not 1 <= int(number) <= MAX_NUMBER:
+    if not number.isdecimal() or len(number) > MAX_DIGITS or not 1 <= int(number) <= MAX_LONG:
         raise InvalidRequest(
             f"{after[:80]!r} is not a position in a list. Take it from the list before: `following`, in JSON `next`."
         )

@@ -2,5 +2,5 @@
 
 Datasets: `names`, `spec`, `schema`, `ddl` (schemas from text), `evolution` (schema changes), `tiers`, `periods`.
 Tables: `columns`, `files`, `commit`, `as_of`, `small_runs`. Processes: `lease`, `roles`, `compaction_request`.
-Results: `reports`, `preview`, `frames`, `units`. Helpers: `arrays`, `sql_parsing`.
+Results: `reports`, `preview`, `frames`, `units`. Helpers: `arrays`, `numbers`, `sql_parsing`.
 """

@@ -28,6 +28,7 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
+from siltstone.model.numbers import whole_number
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query import hot_executor
 from siltstone.query.cancellation import (
@@ -182,11 +183,8 @@ class Router:
             Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
-        max_rows: object = request.max_rows
-        if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 1 <= max_rows <= MAX_ROWS:
-            raise InvalidRequest(
-                f"A query returns 1 to {MAX_ROWS:,} rows at most, not {max_rows!r} (--max-rows or max_rows=)."
-            )
+        max_rows = whole_number("max_rows, the most rows of a result,", request.max_rows, least=1, most=MAX_ROWS)
+        request = replace(request, max_rows=max_rows)
         query = self._begin(request)
 
         def work() -> tuple[QueryResult, CheckedQuery]:

@@ -8,12 +8,12 @@ import pytest
 
 from siltstone import InvalidRequest, Lake
 from siltstone.dataset.write.change_writer import check_producer
-from siltstone.model.as_of import MAX_SEQUENCE
+from siltstone.model.numbers import MAX_LONG
 from tests.support.internals import parts_of
 from tests.support.people import create
 
 
-@pytest.mark.parametrize(("given", "number"), [(0, 0), (7, 7), (np.int64(3), 3), (MAX_SEQUENCE, MAX_SEQUENCE)])
+@pytest.mark.parametrize(("given", "number"), [(0, 0), (7, 7), (np.int64(3), 3), (MAX_LONG, MAX_LONG)])
 def test_whole_numbers_that_a_log_can_hold_are_taken(given: int, number: int) -> None:
     found = check_producer("p", given)
     assert found == number

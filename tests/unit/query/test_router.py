@@ -114,7 +114,7 @@ def test_truncation_is_reported(lake: Lake):
     assert (result.row_count, result.truncated) == (10, True)
     assert not lake.sql(f"SELECT id FROM {PEOPLE}", max_rows=1000).truncated
     assert lake.sql(f"SELECT id FROM {PEOPLE} LIMIT 10", max_rows=10).truncated is False
-    for count in (0, 100_001):
+    for count in (0, 100_001, 10**6000):
         with refused(InvalidRequest, None, "1", "100,000"):
             lake.sql(GROUPED, max_rows=count)
 

@@ -26,10 +26,10 @@ from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
 from siltstone.delta.table_reader import LogChanged
 from siltstone.errors import NotFound
-from siltstone.model.as_of import as_sequence
 from siltstone.model.columns import APP_PRUNE, COMMIT_KIND, SEQ
 from siltstone.model.commit import CommitKind
 from siltstone.model.files import DataFile
+from siltstone.model.numbers import whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ def changes_since(store: Store, since: object) -> Snapshot:
 
     NotFound: the sequence does not exist yet, or changes above it are no longer retained.
     """
-    sequence = as_sequence(since, what="since")
+    sequence = whole_number("since", since)
 
     def read() -> Snapshot:
         now = store.snapshot()

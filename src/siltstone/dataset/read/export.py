@@ -42,6 +42,7 @@ from siltstone.errors import Conflict, Corruption, InvalidRequest, Unavailable
 from siltstone.failpoints import reach
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
+from siltstone.model.numbers import whole_number
 from siltstone.model.reports import ExportReport
 from siltstone.model.schema import type_name
 from siltstone.spark.errors import damage, error_line, is_missing_file, spark_errors
@@ -93,8 +94,8 @@ def check_export(
     except ValueError as error:
         formats = ", ".join(ExportFormat)
         raise InvalidRequest(f"An export is one of {formats}, not {format_name!r}.") from error
-    if files is not None and (isinstance(files, bool) or files not in range(1, MAX_FILES + 1)):
-        raise InvalidRequest(f"files must be 1 to {MAX_FILES}.")
+    if files is not None:
+        files = whole_number("files", files, least=1, most=MAX_FILES)
     for field in store.schema if chosen is ExportFormat.CSV else ():
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             raise InvalidRequest(

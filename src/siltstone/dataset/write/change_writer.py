@@ -32,10 +32,10 @@ from siltstone.delta.parquet import write_file
 from siltstone.delta.table import ParentVersion
 from siltstone.errors import Conflict, Corruption, Gone, InvalidRequest, SiltstoneError, Unavailable
 from siltstone.failpoints import reach
-from siltstone.model.as_of import MAX_SEQUENCE, as_sequence
 from siltstone.model.columns import APP_FOLD, APP_PRODUCER, APP_PRUNE, APP_SEQ, OP, SEQ, TOMBSTONES, Op
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
+from siltstone.model.numbers import MAX_LONG, whole_number
 from siltstone.model.reports import Ack
 
 MAX_PRODUCER_CHARS: Final = 200
@@ -290,7 +290,7 @@ class ChangeWriter:
         """Return the error for a producer's sequence that is neither its last nor its next."""
         number = batch.producer_sequence
         why = "is older: whether it was ever written is not known" if number < last else f"leaves a gap after {last}"
-        is_last = last == MAX_SEQUENCE
+        is_last = last == MAX_LONG
         following = "There is no next sequence: choose another producer" if is_last else f"Send {last + 1} next"
         return InvalidRequest(
             f"Dataset {self.store.name}: sequence {number} of producer {batch.producer!r} {why}. The last one that was written "
@@ -312,4 +312,4 @@ def check_producer(producer: str | None, sequence: int | None) -> int | None:
         raise InvalidRequest(f"A producer must be 1 to {MAX_PRODUCER_CHARS} characters and not end with {ACK!r}.")
     if producer is not None and not producer.isprintable():
         raise InvalidRequest("A producer must not have characters that cannot be printed.")
-    return None if sequence is None else as_sequence(sequence, what="A producer's sequence")
+    return None if sequence is None else whole_number("A producer's sequence", sequence)
