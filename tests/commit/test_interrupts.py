@@ -22,10 +22,10 @@ INTERRUPTS = 100
 HANGS_SECONDS = 180
 LOST_SECONDS = 20
 WRITER = """
-import fcntl, signal, sys
+import signal, sys
 from dataclasses import replace
 from siltstone.lake import Lake
-from siltstone.coordination.liveness import is_locked
+from siltstone.host.file_lock import is_locked
 from tests.support.tables import FAST
 
 quiet = replace(FAST, squash_files=0)  # no background work takes the lock
@@ -40,10 +40,10 @@ while interrupted < int(sys.argv[3]):
             acknowledged += 1
     except KeyboardInterrupt:
         interrupted += 1
-        stuck += is_locked(turn, fcntl.LOCK_EX)
+        stuck += is_locked(turn)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 dataset.upsert([{"id": "last"}])
-print("done", acknowledged, stuck, is_locked(turn, fcntl.LOCK_EX), flush=True)
+print("done", acknowledged, stuck, is_locked(turn), flush=True)
 """
 
 

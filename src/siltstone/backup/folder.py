@@ -15,7 +15,6 @@ Removing a backup deletes its manifest first.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -37,6 +36,7 @@ from siltstone.errors import (
     Unavailable,
 )
 from siltstone.failpoints import reach
+from siltstone.host.file_lock import try_lock
 
 MARKER: Final = "siltstone-backup.json"
 LOCK: Final = "lock"
@@ -103,10 +103,8 @@ class BackupFolder:
             yield
             return
         try:
-            try:
-                fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise Conflict(f"Another process uses the backups at {self.path}. Wait until it has ended.") from error
+            if not try_lock(handle, shared=shared):
+                raise Conflict(f"Another process uses the backups at {self.path}. Wait until it has ended.")
             yield
         finally:
             os.close(handle)

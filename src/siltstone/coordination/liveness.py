@@ -7,12 +7,12 @@ The lock protects files from deletion. It decides nothing about commits.
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from pathlib import Path
 
 from siltstone.errors import Unavailable
+from siltstone.host.file_lock import is_locked, lock, try_lock
 from siltstone.host.fork_safety import close, own
 
 
@@ -48,7 +48,7 @@ def _lock(path: Path) -> int:
     while True:
         handle = own(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock(handle)
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
         except FileNotFoundError:
@@ -66,29 +66,9 @@ def is_live(folder: Path, owner: str) -> bool:
         Unavailable: this process may not read the folder.
     """
     try:
-        return is_locked(f"{folder}/{owner}", fcntl.LOCK_SH)
+        return is_locked(f"{folder}/{owner}", shared=True)
     except OSError as error:
         raise Unavailable(f"{folder}: live processes cannot be determined ({error}). Check its permissions.") from error
-
-
-def is_locked(path: str | Path, how: int) -> bool:
-    """Return whether another handle holds a lock that prevents a lock of kind `how`. A missing file is not locked."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a link is not our file, and its target is left alone
-            return True
-        raise
-    try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(handle)
 
 
 def sweep_dead(folder: Path) -> int:
@@ -110,13 +90,9 @@ def remove_dead(path: Path) -> bool:
             return False  # gone, or a link, which no owner creates
         raise
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        if not stat.S_ISREG(os.fstat(handle).st_mode) or not try_lock(handle):
             return False
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
-    else:
         return True
     finally:
         os.close(handle)

@@ -14,7 +14,6 @@ A file that cannot be read or written now is Unavailable. A damaged one is Corru
 """
 
 import datetime
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import Layout
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.file_lock import lock
 
 STATUS: Final = "status.json"
 CYCLES: Final = "cycles.json"
@@ -130,7 +130,7 @@ class StateFiles:
             ) from error
         with opened:
             with suppress(OSError):
-                fcntl.flock(opened, fcntl.LOCK_EX)
+                lock(opened.fileno())
             yield
 
 

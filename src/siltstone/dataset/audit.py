@@ -1,7 +1,7 @@
 """Audit records of tombstones: who hid rows, when, why and how many. A record never holds a key or a subject value.
 
 A tombstone with an actor or a reason has one record, a line of JSON in ``_system/audit/<incarnation>.ndjson``. The file
-is outside the dataset's folder, so a fold, a prune, the cleaning of a log, a purge and a drop do not touch it.
+is outside the dataset's folder. A fold, a prune, the cleaning of a log, a purge and a drop do not touch it.
 
 1. `tombstone` commits its change rows, which carry actor and reason, and then appends its record.
 2. A fold or a squash appends the missing records, from the change rows of its snapshot, before its own commit.
@@ -11,7 +11,6 @@ A crash between the steps of 1 leaves the record to 2. A crash inside an append 
 skip it, the next append cuts it off, and the change rows still exist.
 """
 
-import fcntl
 import json
 import os
 import zlib
@@ -31,6 +30,7 @@ from siltstone.delta.parquet import key_ranges
 from siltstone.delta.row_group_reader import readable
 from siltstone.errors import Corruption, Reason, Unavailable
 from siltstone.failpoints import reach
+from siltstone.host.file_lock import lock
 from siltstone.host.system_errors import read_failure
 from siltstone.model.columns import ACTOR, OP, REASON, ROW_SEQ, SEQ, WRITTEN_AT, Op
 from siltstone.model.files import DataFile, may_contain
@@ -79,7 +79,7 @@ def append(store: Store, new: Sequence[AuditRecord]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # one writer at a time; the lock ends with the process
+            lock(handle)  # one writer at a time; the lock ends with the process
             os.ftruncate(handle, _whole_bytes(handle))
             os.lseek(handle, 0, os.SEEK_END)
             while content:

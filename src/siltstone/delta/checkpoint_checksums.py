@@ -14,7 +14,6 @@ A reader concurrent to a writer may see the checksum of one checkpoint and the b
 checksum no longer changes. A checkpoint or log that does not exist is FileNotFoundError.
 """
 
-import fcntl
 import os
 import re
 import zlib
@@ -26,6 +25,7 @@ from typing import Final
 from siltstone.clock import SystemClock
 from siltstone.delta.layout import LOG
 from siltstone.errors import Unavailable
+from siltstone.host.file_lock import lock_within
 from siltstone.host.fork_safety import close, own
 
 NAME: Final = re.compile(r"_siltstone\.(\d{20})\.crc32\Z")
@@ -53,20 +53,10 @@ def checkpoint_lock(table: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[N
 
     Unavailable if another process holds it for longer than `seconds`.
     """
-    clock = SystemClock()
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
-        deadline = clock.monotonic_seconds() + seconds
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if clock.monotonic_seconds() > deadline:
-                    raise Unavailable(
-                        f"{table}: another process has been writing a checkpoint for {seconds:g} s. Try again."
-                    ) from error
-                clock.sleep(_POLL_SECONDS)
+        if not lock_within(handle, seconds, clock=SystemClock(), poll_seconds=_POLL_SECONDS):
+            raise Unavailable(f"{table}: another process has been writing a checkpoint for {seconds:g} s. Try again.")
         yield
     finally:
         close(handle)

@@ -5,12 +5,12 @@ commit is correct either way. A crash releases the lock. Its holder is in an `Un
 the acquisition and the `with` block would leave the lock held.
 """
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Final
 
 from siltstone.clock import Clock
+from siltstone.host.file_lock import lock_within
 from siltstone.host.fork_safety import close, own
 
 LOCK_FILE: Final = "_commit_lock"
@@ -32,14 +32,13 @@ class CommitLock:
 
     def __enter__(self) -> None:
         """Wait for the lock among the processes of this machine, for a bounded time."""
-        deadline = self._clock.monotonic_seconds() + LOCK_SECONDS
-        while self._clock.monotonic_seconds() < deadline:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._clock.sleep(_POLL_SECONDS + _POLL_JITTER_SECONDS * self._clock.jitter())
-            else:
-                return
+        lock_within(
+            self._handle,
+            LOCK_SECONDS,
+            clock=self._clock,
+            poll_seconds=_POLL_SECONDS,
+            jitter_seconds=_POLL_JITTER_SECONDS,
+        )
 
     def __exit__(self, *_: object) -> None:
         close(self._handle)

@@ -1,9 +1,9 @@
 """Ctrl-C at a safe moment: a step that must not be interrupted is finished first.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread: after a lock was acquired and before a ``with``
-block knows it, or while a ``finally`` runs. Inside `Uninterrupted` an interrupt is recorded, and raised when the block ends, or
-at a call of `raise_noted`. The blocks are short: one attempt of a commit, one round of a writer queue. Other threads never get
-interrupts, so the block has no effect there.
+Python raises KeyboardInterrupt between any two instructions of the main thread. It may come after a lock was acquired
+and before a ``with`` block knows it, or while a ``finally`` runs. Inside `Uninterrupted` an interrupt is recorded, and
+raised when the block ends, or at a call of `raise_noted`. The blocks are short: one attempt of a commit, one round of a
+writer queue. Other threads never get interrupts, so the block has no effect there.
 """
 
 import signal
@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 PATIENT_INTERRUPTS: Final = 3
-"""Number of interrupts in one block from which they are raised at once, because the block hangs and the user insists."""
+"""Number of interrupts in one block from which they are raised at once. The block hangs, and the user insists."""
 INTERRUPT_CHECK_SECONDS: Final = 0.1
 """Seconds after which a wait inside a block calls `raise_noted`."""
 

@@ -1,7 +1,7 @@
 """Errors of the operating system and of native code, as Siltstone errors.
 
-A file that cannot be opened or read is not damaged: permissions, open files, memory and disks concern this process or machine.
-Such errors are Unavailable, and the file is left alone. Content that is read but not valid is Corruption.
+A file that cannot be opened or read is not damaged. Permissions, open files, memory and disks concern this process or
+machine. Such errors are Unavailable, and the file is left alone. Content that is read but not valid is Corruption.
 """
 
 import os
@@ -15,7 +15,7 @@ from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, fi
 PANIC: Final = "PanicException"
 """Name of the exception that Python gets when native Rust code (delta-rs) panics. A BaseException that no module exports."""
 MAPPING_FAILURES: Final = ("failed to map segment from shared object", "cannot allocate memory")
-"""Messages of the system's loader, in lower case, for a library that does not fit into the memory of the process."""
+"""Messages of the system's loader, in lower case, for a library that does not fit into the process's memory."""
 
 
 def is_memory_failure(error: BaseException) -> bool:

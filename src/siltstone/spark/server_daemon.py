@@ -1,4 +1,4 @@
-"""The server daemon: a background process that starts a Spark server, watches it and ends it when it is not needed.
+"""The server daemon: a background process that starts a Spark server, watches it, and ends it when no longer needed.
 
 `shared_server.py` starts it and documents its files. Flow:
 
@@ -7,20 +7,19 @@
 3. report to the process that waits on standard output, and detach from it;
 4. watch the server:
 
-   * When the last client has left, end the Python processes that the server holds for every session. Also do so every 10 s
-     while there is no client, because one may have come and gone between two checks.
+   * When the last client has left, end the Python processes that the server holds for every session. Also do so every
+     10 s while there is no client. One may have connected and left between two checks.
    * When no client held ``clients.lock`` for the setting `spark_idle_minutes`, remove ``server.json`` while holding that lock
      alone, and end the server.
    * When the server ended by itself, or on SIGTERM, do the same at once.
-5. for a server for queries: an operation that a client interrupted still runs after `SUSPECT_SECONDS`, or Spark's log reports
-   that a killed task does not end. Then remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`. Clients
-   get Unavailable or, for reads, retry. The next client starts another server.
+5. for a server for queries: an interrupted operation still runs after `SUSPECT_SECONDS`, or Spark's log reports that a
+   killed task does not end. Then remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`.
+   Clients get Unavailable or, for reads, retry. The next client starts another server.
 
 A daemon whose folder was deleted serves its clients and then ends. A damaged ``server.json`` is rewritten. A killed daemon
 leaves ``server.json`` behind, which no client trusts without the lock, and its server ends with it.
 """
 
-import fcntl
 import json
 import os
 import secrets
@@ -33,6 +32,7 @@ from typing import Any, Final
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
 from siltstone.errors import SiltstoneError, Unavailable
+from siltstone.host.file_lock import open_locked, try_lock, unlock
 from siltstone.spark.connect_server import ConnectServer, connect_server, free_port
 from siltstone.spark.shared_server import (
     CLIENTS_LOCK,
@@ -41,7 +41,6 @@ from siltstone.spark.shared_server import (
     STATE_FILE,
     RunningServer,
     ServerRole,
-    lock,
     prepare,
     read_state,
     take_suspects,
@@ -84,13 +83,13 @@ class ServerDaemon:
         self._ui = ui or settings.spark.get("spark.ui.enabled") == "true"
         prepare(folder)
         self._lock = self._acquire_lock()
-        self._clients = lock(folder / CLIENTS_LOCK, fcntl.LOCK_SH)
-        fcntl.flock(self._clients, fcntl.LOCK_UN)
+        self._clients = open_locked(folder / CLIENTS_LOCK, shared=True)
+        unlock(self._clients)
 
     def _acquire_lock(self) -> int:
         for _ in range(LOCK_TRIES):
             with suppress(BlockingIOError):
-                handle = lock(self._folder / DAEMON_LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                handle = open_locked(self._folder / DAEMON_LOCK, wait=False)
                 os.truncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
                 return handle
@@ -128,9 +127,7 @@ class ServerDaemon:
         were_clients = False
         while server.alive():
             now = self._clock.monotonic_seconds()
-            try:
-                fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # a client holds the lock
+            if not try_lock(self._clients):  # a client holds the lock
                 idle_since, were_clients = now, True
             else:
                 if were_clients or now - python_ended >= PYTHON_SECONDS:
@@ -140,7 +137,7 @@ class ServerDaemon:
                 if now - idle_since >= running.idle_minutes * 60 or self._orphaned():
                     self._forget()
                     return False
-                fcntl.flock(self._clients, fcntl.LOCK_UN)
+                unlock(self._clients)
             if not self._orphaned() and read_state(self._folder) != running:
                 write_state(self._folder, running)
             if self._role is ServerRole.QUERIES and self._is_stuck(server, running):
@@ -179,7 +176,7 @@ class ServerDaemon:
     def _forget(self) -> None:
         """Hide the server from clients, then release the clients' lock for the processes that wait for it."""
         self.withdraw()
-        fcntl.flock(self._clients, fcntl.LOCK_UN)
+        unlock(self._clients)
 
     def withdraw(self) -> None:
         """Remove ``server.json``, unless it belongs to another daemon."""

@@ -36,7 +36,6 @@ loses its server. This module does not load PySpark.
 """
 
 import datetime
-import fcntl
 import hashlib
 import json
 import os
@@ -56,9 +55,9 @@ from typing import Any, Final
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
-from siltstone.coordination.liveness import is_locked
 from siltstone.errors import Conflict, Reason, Unavailable
-from siltstone.host.fork_safety import close, own
+from siltstone.host.file_lock import is_locked, open_locked
+from siltstone.host.fork_safety import close
 from siltstone.host.private_folders import OTHERS, private_folder
 from siltstone.host.user_cache import cache_folder
 from siltstone.spark.connect_server import (
@@ -228,7 +227,7 @@ class SharedSpark:
 
     def in_use(self) -> bool:
         """Return whether a client uses the server."""
-        return is_locked(self.folder / CLIENTS_LOCK, fcntl.LOCK_EX)
+        return is_locked(self.folder / CLIENTS_LOCK)
 
     def join(self, *, ui: bool = False) -> SharedServerHandle:
         """Return a handle of the server, and start it if it does not run. `ui` requests a server with Spark's UI.
@@ -238,7 +237,7 @@ class SharedSpark:
         """
         try:
             prepare(self.folder)
-            handle = lock(self.folder / CLIENTS_LOCK, fcntl.LOCK_SH)
+            handle = open_locked(self.folder / CLIENTS_LOCK, shared=True)
             try:
                 running = self.running() or self._start(ui=ui)
             except BaseException:
@@ -282,7 +281,7 @@ class SharedSpark:
 
     def _start(self, *, ui: bool) -> RunningServer:
         """Return the server once it serves, whether another process is starting it or this one."""
-        start_lock = lock(self.folder / START_LOCK, fcntl.LOCK_EX)
+        start_lock = open_locked(self.folder / START_LOCK)
         try:
             deadline = self._clock.monotonic_seconds() + START_SECONDS
             while daemon_lives(self.folder):
@@ -401,15 +400,4 @@ def take_suspects(folder: Path, *, port: int, older_seconds: float) -> list[str]
 
 def daemon_lives(folder: Path) -> bool:
     """Return whether a daemon holds its lock. Unlike a process id, this cannot be outdated."""
-    return is_locked(folder / DAEMON_LOCK, fcntl.LOCK_EX)
-
-
-def lock(path: Path, how: int) -> int:
-    """Open a lock file, lock it and return its handle. Closing the handle, or a crash, releases the lock."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, how)
-    except BaseException:
-        os.close(handle)
-        raise
-    return own(handle)
+    return is_locked(folder / DAEMON_LOCK)

@@ -1,6 +1,5 @@
 """The folder of the shared server: trust, liveness, and the end of its daemon. No JVM is started."""
 
-import fcntl
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, Reason, Unavailable
+from siltstone.host.file_lock import open_locked
 from siltstone.query.cancellation import ActiveQueries, ActiveQuery
 from siltstone.query.gate.admit import admit
 from siltstone.query.spark_executor import SparkQuery
@@ -36,7 +36,6 @@ from siltstone.spark.shared_server import (
     ServerRole,
     SharedServerHandle,
     SharedSpark,
-    lock,
     prepare,
     read_state,
     server_folder,
@@ -220,7 +219,7 @@ def test_of_two_daemons_one_serves(place: Path):
 
 
 def test_a_server_in_use_is_not_stopped_unless_forced(place: Path):
-    held = [lock(place / name, fcntl.LOCK_EX) for name in (DAEMON_LOCK, CLIENTS_LOCK)]
+    held = [open_locked(place / name) for name in (DAEMON_LOCK, CLIENTS_LOCK)]
     shared = SharedSpark(Settings(), folder=place)
     assert shared.in_use()
     with pytest.raises(Conflict, match="--force"):
@@ -230,12 +229,12 @@ def test_a_server_in_use_is_not_stopped_unless_forced(place: Path):
     assert not shared.in_use()
 
 
-DEAF_KEEPER = """
-import fcntl, os, signal, sys, time
+DEAF_DAEMON = """
+import os, signal, sys, time
 from pathlib import Path
-from siltstone.spark.shared_server import lock
+from siltstone.host.file_lock import open_locked
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-handle = lock(Path(sys.argv[1]), fcntl.LOCK_EX)
+handle = open_locked(Path(sys.argv[1]))
 os.write(handle, str(os.getpid()).encode())
 print(flush=True)
 time.sleep(60)
@@ -244,7 +243,7 @@ time.sleep(60)
 
 def test_a_daemon_that_does_not_end_is_unavailable(place: Path):
     with subprocess.Popen(
-        [sys.executable, "-c", DEAF_KEEPER, str(place / DAEMON_LOCK)], stdout=subprocess.PIPE
+        [sys.executable, "-c", DEAF_DAEMON, str(place / DAEMON_LOCK)], stdout=subprocess.PIPE
     ) as deaf:
         assert deaf.stdout is not None
         deaf.stdout.readline()
@@ -260,7 +259,7 @@ def test_a_server_that_cannot_start_has_a_reason_and_names_its_log(tmp_path: Pat
     assert not shared.in_use()
 
 
-def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
+def test_a_cache_that_cannot_be_written_names_the_settings_to_change(tmp_path: Path):
     (tmp_path / "file").touch()
     with refused(Unavailable, None, "XDG_CACHE_HOME", "spark_shared"):
         SharedSpark(Settings(), folder=tmp_path / "file" / "key").join()
@@ -277,7 +276,7 @@ def test_a_client_keeps_the_server_however_long_it_stays(place: Path):
     clients: list[int] = []
     server = FakeServer()
     left: list[int] = []
-    come = [lambda: clients.append(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)), server.run_python]
+    come = [lambda: clients.append(open_locked(place / CLIENTS_LOCK, shared=True)), server.run_python]
     stay: list[Callable[[], object]] = [lambda: None] * 5000
     seen = [lambda: left.append(server.python)]
     clock = Ticking(*come, *stay, *seen, lambda: os.close(clients.pop()), *seen)
@@ -311,7 +310,7 @@ def test_a_damaged_state_is_rewritten(place: Path):
 
 
 def test_a_daemon_whose_folder_was_deleted_ends_after_its_clients_and_leaves_its_successor_alone(place: Path):
-    client = lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)
+    client = open_locked(place / CLIENTS_LOCK, shared=True)
     successor = replace(RUNNING, port=2)
 
     def delete() -> None:
@@ -338,13 +337,13 @@ def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
 
 
 def test_a_server_whose_interrupted_query_works_on_is_ended_and_its_clients_can_tell(place: Path):
-    handle = lock(place / CLIENTS_LOCK, fcntl.LOCK_SH)
+    handle = open_locked(place / CLIENTS_LOCK, shared=True)
     server = FakeServer(threads='"SparkConnectExecuteThread_opId=a1" daemon')
     assert watch(place, server, Ticking(lambda: suspect(place, "a1")), role=ServerRole.QUERIES)
     assert not (place / STATE_FILE).exists()
     assert list(place.glob("suspect-*")) == []
     assert SharedServerHandle(handle, RUNNING, place).was_ended()
-    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), replace(RUNNING, port=2), place)
+    member = SharedServerHandle(open_locked(place / CLIENTS_LOCK, shared=True), replace(RUNNING, port=2), place)
     assert not member.was_ended()
     os.close(handle)
     member.leave()
@@ -357,7 +356,7 @@ def test_a_client_never_reads_half_a_record_of_an_ended_server(place: Path, monk
         seen.append(handle.was_ended())
 
     seen: list[bool] = []
-    handle = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    handle = SharedServerHandle(open_locked(place / CLIENTS_LOCK, shared=True), RUNNING, place)
     write_ended(place, RUNNING)
     monkeypatch.setattr(json, "dump", cut_off)
     write_ended(place, RUNNING)
@@ -470,7 +469,7 @@ CANCELLED = "[OPERATION_CANCELED] Operation has been canceled."
 def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: Exception, left: int):
     """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
     session: Any = DeafSession()
-    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    member = SharedServerHandle(open_locked(place / CLIENTS_LOCK, shared=True), RUNNING, place)
     members()[session] = member
     active = ActiveQuery("one")
     query = SparkQuery(admit("SELECT 1"), spark=lambda: session, dataset=pytest.fail, query=active)
@@ -489,7 +488,7 @@ def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: 
 
 def test_a_fresh_report_waits_for_its_time(place: Path):
     server = FakeServer(threads="SparkConnectExecuteThread_opId=a1")
-    member = SharedServerHandle(lock(place / CLIENTS_LOCK, fcntl.LOCK_SH), RUNNING, place)
+    member = SharedServerHandle(open_locked(place / CLIENTS_LOCK, shared=True), RUNNING, place)
     found = member.suspect(["a1"])
     assert not watch(place, server, Ticking(lambda: None, server.end), role=ServerRole.QUERIES)
     assert found is not None
