@@ -59,6 +59,10 @@ class ChangedMeanwhile(Exception):  # noqa: N818
     """A key of a batch was changed since the batch was planned; nothing was written. Plan the batch again."""
 
 
+BatchOutcome = Ack | InvalidRequest | ChangedMeanwhile
+"""What a round of commits decided for one batch: its acknowledgement, or the error for its caller."""
+
+
 class _AllApplied(Exception):  # noqa: N818
     """Every batch of the round was applied before; there is nothing to commit."""
 
@@ -76,7 +80,7 @@ class ChangeWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._queue: WriterQueue[Batch, Ack | InvalidRequest] = WriterQueue(
+        self._queue: WriterQueue[Batch, BatchOutcome] = WriterQueue(
             self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
         )
 
@@ -168,18 +172,16 @@ class ChangeWriter:
         """Commit a staged batch. If it certainly failed, its files are removed."""
         try:
             self.store.changes.verify(batch.files, expected=self.store.change_schema)
-            ack = self._queue.submit(batch)
-            if isinstance(ack, InvalidRequest):
-                raise ack
-        except (Conflict, Corruption, Gone, InvalidRequest, Unavailable):
+            outcome = self._queue.submit(batch)
+            if not isinstance(outcome, Ack):
+                raise outcome
+        except (ChangedMeanwhile, Conflict, Corruption, Gone, InvalidRequest, Unavailable):
             self._discard(batch)
             raise
         reach("upsert.after_commit")
-        if not ack.applied:
+        if not outcome.applied:
             self._discard(batch)
-        if ack is _CHANGED:
-            raise ChangedMeanwhile
-        return ack
+        return outcome
 
     def note(self, producer: str | None, sequence: int | None) -> None:
         """Record the sequence of a producer's write without rows, so that its next sequence leaves no gap."""
@@ -191,29 +193,32 @@ class ChangeWriter:
         for file in batch.files:
             (self.store.changes.path / file.path).unlink(missing_ok=True)
 
-    def _commit(self, batches: Sequence[Batch]) -> list[Ack | InvalidRequest]:
-        acks: list[Ack | InvalidRequest] = []
+    def _commit(self, batches: Sequence[Batch]) -> list[BatchOutcome]:
+        outcomes: list[BatchOutcome] = []
         watermark = self.store.base.newest(APP_FOLD) or 0
 
         def build(parent: ParentVersion) -> Commit:
-            acks.clear()
+            nonlocal outcomes
             # Refuse a parent older than base, whose next sequence would be invisible. If changes were pruned above
             # the watermark, base has to be read again to decide.
             check_watermark(self.store.name, sequence=parent.transaction(APP_SEQ) or 0, watermark=watermark)
             pruned_to = parent.transaction(APP_PRUNE) or 0
             if pruned_to > watermark:
                 raise _PrunedMeanwhile(pruned_to)
-            return self._build_commit(parent, batches, acks)
+            commit, outcomes = self._build_commit(parent, batches)
+            if commit is None:
+                raise _AllApplied
+            return commit
 
         try:
             committed = self.store.changes.commit(build)
         except _AllApplied:
-            return acks
+            return outcomes
         except _PrunedMeanwhile as pruned:
             check_pruned(self.store.name, pruned=pruned.sequence, watermark=self.store.base.newest(APP_FOLD) or 0)
             return self._commit(batches)
         self.store.note_commit(self.store.changes, committed.version)
-        return acks
+        return outcomes
 
     def _changed_since(
         self, parent: ParentVersion, batch: Batch, planned_at: int, *, before: Sequence[DataFile]
@@ -237,15 +242,16 @@ class ChangeWriter:
         return bool(keys(batch.files).join(keys(newer), key, join_type="left semi").num_rows)
 
     def _build_commit(
-        self, parent: ParentVersion, batches: Sequence[Batch], acks: list[Ack | InvalidRequest]
-    ) -> Commit:
-        """Give each batch its sequence on this parent.
+        self, parent: ParentVersion, batches: Sequence[Batch]
+    ) -> tuple[Commit | None, list[BatchOutcome]]:
+        """Give each batch its sequence on this parent. Without a batch to apply there is no commit.
 
         A repeat of a producer's last sequence gets its first acknowledgement again.
         A producer's sequence that is neither the last nor the next is rejected; the other batches of the round are not.
         A batch is not applied if any of its files was loaded meanwhile: its loader plans again.
         """
         sequence = parent.transaction(APP_SEQ) or 0
+        outcomes: list[BatchOutcome] = []
         adds: list[DataFile] = []
         tombstones = 0
         transactions: dict[str, int] = {}
@@ -253,20 +259,20 @@ class ChangeWriter:
         for batch in batches:
             planned_at = batch.planned_at
             if planned_at is not None and self._changed_since(parent, batch, planned_at, before=adds):
-                acks.append(_CHANGED)
+                outcomes.append(ChangedMeanwhile())
                 continue
             if batch.loaded & (loaded | transactions.keys()):
-                acks.append(Ack(sequence=None, rows=batch.rows, applied=False))
+                outcomes.append(Ack(sequence=None, rows=batch.rows, applied=False))
                 continue
             app = f"{APP_PRODUCER}{batch.producer}"
             if batch.producer is not None:
                 last = transactions.get(app, parent.transaction(app))
                 if last == batch.producer_sequence:
                     first = transactions.get(app + ACK, parent.transaction(app + ACK))
-                    acks.append(Ack(sequence=first, rows=batch.rows, applied=False))
+                    outcomes.append(Ack(sequence=first, rows=batch.rows, applied=False))
                     continue
                 if last is not None and batch.producer_sequence != last + 1:
-                    acks.append(self._out_of_order(batch, last))
+                    outcomes.append(self._out_of_order(batch, last))
                     continue
             if batch.files:  # every sequence has a file: a missing file is a lost one
                 sequence += 1
@@ -275,16 +281,17 @@ class ChangeWriter:
             transactions |= dict.fromkeys(batch.loaded, sequence)
             adds += [replace(file, partition={SEQ: str(sequence)}) for file in batch.files]
             tombstones += batch.tombstones
-            acks.append(Ack(sequence=sequence if batch.files else None, rows=batch.rows, applied=bool(batch.files)))
+            outcomes.append(Ack(sequence=sequence if batch.files else None, rows=batch.rows, applied=bool(batch.files)))
         if not adds and not transactions:
-            raise _AllApplied
-        return Commit(
+            return None, outcomes
+        commit = Commit(
             kind=CommitKind.APPEND,
             plan_version=parent.version,
             adds=tuple(adds),
             transactions=transactions | ({APP_SEQ: sequence} if adds else {}),
             info={TOMBSTONES: str(tombstones)} if tombstones else {},
         )
+        return commit, outcomes
 
     def _out_of_order(self, batch: Batch, last: int) -> InvalidRequest:
         """Return the error for a producer's sequence that is neither its last nor its next."""
@@ -296,10 +303,6 @@ class ChangeWriter:
             f"Dataset {self.store.name}: sequence {number} of producer {batch.producer!r} {why}. The last one that was written "
             f"is {last}. Nothing was written. {following}, or repeat {last} for its first acknowledgement."
         )
-
-
-_CHANGED: Final = Ack(sequence=None, rows=0, applied=False)
-"""Acknowledgement of a batch that was not written because of `ChangedMeanwhile`."""
 
 
 def check_producer(producer: str | None, sequence: int | None) -> int | None:
