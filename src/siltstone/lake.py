@@ -91,7 +91,7 @@ class Lake:
         self._registry = self._components.registry
         self._handles = DatasetHandles(
             self._registry,
-            spark=self.spark,
+            spark=self._sessions.for_jobs,
             maintenance=lambda: self._components.operations,
             conditions=_row_conditions,
         )
@@ -226,7 +226,7 @@ class Lake:
 
     def dataset(self, name: str) -> Dataset:
         """Open a dataset by name. NotFound if there is none."""
-        return self._handles.open(self._registry.find(DatasetName.parse(name)))
+        return self._handles.find(name)
 
     def datasets(self) -> list[DatasetInfo]:
         """List the datasets by name. One that cannot be read has its error in `broken` and does not hide the others."""
@@ -494,7 +494,7 @@ class Lake:
                 self._query_components = QueryComponents(
                     self._registry,
                     self._layout,
-                    dataset=self.dataset,
+                    dataset=self._handles.find,
                     sessions=self._sessions,
                     purge_listeners=self._components.purge_listeners,
                     settings=self.settings,

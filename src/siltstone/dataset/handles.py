@@ -9,6 +9,7 @@ from siltstone.dataset.description import info_of
 from siltstone.dataset.ports import Conditions, Maintenance
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.errors import Corruption, Gone, InvalidRequest, SiltstoneError
+from siltstone.model.names import DatasetName
 from siltstone.model.preview import html_table
 from siltstone.model.reports import DatasetInfo
 
@@ -34,6 +35,10 @@ class DatasetHandles:
         self._spark = spark
         self._maintenance = maintenance
         self._conditions = conditions
+
+    def find(self, name: str) -> Dataset:
+        """Return the handle of a dataset by name. NotFound if there is none."""
+        return self.open(self._registry.find(DatasetName.parse(name)))
 
     def open(self, row: Registration) -> Dataset:
         """Return the handle of a registration; nothing is opened yet."""
