@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-unexport PYTHONDONTWRITEBYTECODE # containers set it; hundreds of test processes would each compile every module anew
+unexport PYTHONDONTWRITEBYTECODE # containers set it; hundreds of test processes would each compile every module again
 
 .PHONY: help setup demo test test-deep check bench docs clean
 

@@ -1,8 +1,8 @@
 """Siltstone: a self-maintaining lakehouse on Spark and Delta Lake.
 
 This module exports the public names: the classes that a user opens, and every value that their methods return. A name
-imports its module on first use, so that a short command or a child process imports only what it needs. The
-documentation is in the folder ``docs`` beside this file; in the repository it is at the root.
+imports its module on first use. So a short command or a child process imports only what it needs. The documentation is
+in the folder ``docs`` beside this file; in the repository it is at the root.
 """
 
 from importlib import import_module
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.journal.totals import Totals
     from siltstone.compaction.planning.model import Plan
     from siltstone.compactor.service import CompactorService
+    from siltstone.compactor.tasks import SchedulerCycle, SchedulerStatus
     from siltstone.config import Settings
     from siltstone.dataset.adoption import Unregistered
     from siltstone.dataset.dataset import Dataset
@@ -64,18 +65,25 @@ if TYPE_CHECKING:
     )
     from siltstone.model.spec import Spec
     from siltstone.model.tiers import Tier
+    from siltstone.query.hot.admission import AdmissionDecision
     from siltstone.query.hot.cache import HotCache
+    from siltstone.query.hot.directives import CacheDirective, DirectiveStore
+    from siltstone.query.hot.stats import CacheEntry, CacheStats
     from siltstone.query.result import QueryResult
-    from siltstone.query.router import QueryPlanInfo, Router
+    from siltstone.query.router import QueryPlanInfo, QueryRequest, Router
 
 __all__ = [
     "Ack",
+    "AdmissionDecision",
     "AlterReport",
     "AppendAck",
     "Appended",
     "AuditRecord",
     "BackupReport",
     "Build",
+    "CacheDirective",
+    "CacheEntry",
+    "CacheStats",
     "ClusterEstimate",
     "CommitUnknown",
     "CompactReport",
@@ -89,6 +97,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "DatasetName",
+    "DirectiveStore",
     "EventLog",
     "EventLogReport",
     "ExportReport",
@@ -111,6 +120,7 @@ __all__ = [
     "Plan",
     "Producer",
     "QueryPlanInfo",
+    "QueryRequest",
     "QueryResult",
     "Reason",
     "RecoveryReport",
@@ -119,6 +129,8 @@ __all__ = [
     "RestoreReport",
     "RollUpReport",
     "Router",
+    "SchedulerCycle",
+    "SchedulerStatus",
     "Settings",
     "SiltstoneError",
     "Spec",
@@ -141,6 +153,7 @@ _HOMES: Final = {
     "siltstone.compaction.journal.recovery": "RecoveryReport",
     "siltstone.compaction.journal.totals": "Totals",
     "siltstone.compactor.service": "CompactorService",
+    "siltstone.compactor.tasks": "SchedulerCycle SchedulerStatus",
     "siltstone.config": "Settings",
     "siltstone.dataset.adoption": "Unregistered",
     "siltstone.dataset.dataset": "Dataset",
@@ -164,9 +177,12 @@ _HOMES: Final = {
     ),
     "siltstone.model.spec": "Spec",
     "siltstone.model.tiers": "Tier",
+    "siltstone.query.hot.admission": "AdmissionDecision",
     "siltstone.query.hot.cache": "HotCache",
+    "siltstone.query.hot.directives": "CacheDirective DirectiveStore",
+    "siltstone.query.hot.stats": "CacheEntry CacheStats",
     "siltstone.query.result": "QueryResult",
-    "siltstone.query.router": "QueryPlanInfo Router",
+    "siltstone.query.router": "QueryPlanInfo QueryRequest Router",
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -147,8 +147,10 @@ class Settings:
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """Bytes that one compaction cycle may rewrite. A larger job runs alone."""
     jobs: JobPlace = JobPlace.AUTO
-    """Where jobs run: `inline` on the Spark of this process, `worker` in processes with their own JVMs, or `auto`: workers for a
-    continuous compactor, inline otherwise and where `spark_remote` names a server."""
+    """Where jobs run: `inline` on the Spark of this process, `worker` in processes with their own JVMs, or `auto`.
+
+    `auto` means workers for a continuous compactor, but inline otherwise and where `spark_remote` names a server.
+    """
     max_jobs: int = 2
     """Number of workers that run at once."""
     worker_memory_mb: int = 0
@@ -178,13 +180,13 @@ class Settings:
     query_seconds: float = 300.0
     """Longest duration of a query. Then it is ended. 0 means no limit."""
     query_pairs: int = 5_000_000_000
-    """Row pairs that a query on Spark may make of three or more datasets without an equality between them; 0: any number."""
+    """Row pairs that a query on Spark may make of three or more datasets without an equality. 0: any number."""
     default_catalog: str = ""
     """Catalog of tables that a query names without one; empty means that every name has three parts."""
     default_schema: str = ""
     """Schema of tables that a query names without one; needs a default catalog, too."""
     hot_cache_mb: int = 0
-    """Memory for datasets in the hot cache; 0 means the smaller of 16 GB and a quarter of the machine's memory."""
+    """Memory for datasets in the hot cache. 0 means the smaller of 16 GB and a quarter of the machine's memory."""
     hot_query_mb: int = 1024
     """Memory for all queries that the hot cache answers, in addition to its datasets."""
     hot_at_once_rows: int = 1_000_000

@@ -1,6 +1,7 @@
 """Cron expressions of five fields (minute, hour, day of the month, month, day of the week), always in UTC.
 
-They are read by cronsim, which follows Debian's cron: names of days and months, lists, ranges, steps, ``L`` for the last day.
+They are read by cronsim, which follows Debian's cron. It knows names of days and months, lists, ranges, steps, and
+``L`` for the last day.
 """
 
 import datetime

@@ -79,7 +79,7 @@ class Reason(StrEnum):
     SPARK_LOST = "spark_lost"
     """Spark's server or JVM ended, or did not start: try again, and read its log."""
     TIME_LIMIT = "time_limit"
-    """It took longer than its time limit: ask for less, or raise the limit."""
+    """It took longer than its time limit: request less, or raise the limit."""
     CYCLE_RUNNING = "cycle_running"
     """Another process runs a compaction cycle of this lake: wait until it has ended."""
     CANCELLED = "cancelled"
@@ -150,7 +150,9 @@ class SiltstoneError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str = "", *, reason: Reason | None = None, paths: Iterable[str | Path] = ()) -> None:
-        """Make the message one line that a terminal can show: it may quote file names, data and errors of other programs.
+        """Make the message one line that a terminal can show.
+
+        It may quote file names, data and errors of other programs.
 
         Args:
             message: what happened, for people.

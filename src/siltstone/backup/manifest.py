@@ -1,7 +1,7 @@
 """The manifest of one backup: its files of the lake, and the versions of its tables.
 
-On disk it has one JSON object a line: the head, one line for each file, and an end that counts them. A manifest without
-its end is not a backup. Paths are relative to the lake's folder.
+It has one JSON object per line: the head, one for each file, and an end with their number. A manifest without its end
+is not a backup. Paths are relative to the lake's folder.
 """
 
 import json

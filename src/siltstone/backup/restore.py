@@ -5,14 +5,14 @@ this process lives:
 
 1. copy every file of the backup into W; the hash of each must be the recorded one;
 2. cut audit records of sequences that the backup does not have;
-3. fence each dataset with one commit on base. It raises the epoch far above every epoch of the backup, so that a job
-   which was planned before the restore is refused. It also advances the content version, so that followers and caches
-   read everything again;
+3. fence each dataset with one commit on base. It raises the epoch far above every epoch of the backup. So a job that
+   was planned before the restore is refused. It also advances the content version, so that followers and caches read
+   everything again;
 4. sync all, and rename W to T: this is the commit of the restore.
 
 W is readable by its owner alone, and stays so as T. Where T was an empty folder, its owner and mode are preserved.
 
-Leases, the compactor's state files, hot caches and scratch files are not part of a backup, so a restored lake starts
+Leases, the compactor's state files, hot caches and scratch files are not part of a backup. A restored lake starts
 without them. A crash before 4 leaves a hidden folder beside T, which the next restore to T deletes.
 """
 

@@ -1,9 +1,9 @@
 """Takes a backup beside writers.
 
 A dataset is copied at one snapshot (changes version c, base version v, watermark w). The order is that of every reader:
-`changes` is pinned first, then `base`, so that no change is missing which was pruned meanwhile. A reader may hold a
-base that is ahead of its changes. A copy may not, because its next write would get a sequence that base already claims
-to hold. So a pair is copied only if all of this holds, and otherwise another pair is pinned:
+`changes` is pinned first, then `base`. So no change is missing that was pruned meanwhile. A reader may hold a base that
+is ahead of its changes. A copy may not, because its next write would get a sequence that base already claims to hold.
+So a pair is copied only if all of this holds, and otherwise another pair is pinned:
 
 * the watermark of base@v is at most the last sequence of changes@c;
 * changes@c was pruned at most up to that watermark, which the order of pinning guarantees (`dataset.table_invariants`);
@@ -12,17 +12,16 @@ to hold. So a pair is copied only if all of this holds, and otherwise another pa
 Flow:
 
 1. the event journal and other system tables, except leases, each at one version;
-2. each dataset: pin the pair, copy both logs up to exactly c and v, then the data files that these versions name. A
-   busy table cleans log entries after seconds, data files stay for minutes. If a file is gone the dataset is pinned
-   again;
-3. the registry, last. A dataset that was created meanwhile is copied, too, and a dropped one is left out, until the
-   registry names exactly the copied datasets;
+2. each dataset: pin the pair, copy both logs up to exactly c and v, then their data files. A busy table cleans log
+   entries after seconds, data files stay for minutes. If a file is gone the dataset is pinned again;
+3. the registry, last. A dataset that was created meanwhile is copied, too, and a dropped one is left out. This is
+   repeated until the registry names exactly the copied datasets;
 4. verify the copy (`verify`), publish the manifest, remove older backups if requested, delete files that no manifest
    lists.
 
-Data files never change, so a file that an earlier backup has under the same path and size is not read again. A copied
-file has its footer and indexes checked. A full verification reads every page of every data file, and its hash before it
-is reused.
+Data files never change. A file that an earlier backup has under the same path and size is not read again. A copied file
+has its footer and indexes checked. A full verification reads every page of every data file, and its hash before it is
+reused.
 """
 
 import contextlib

@@ -129,7 +129,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
         case OSError():
             shown = Unavailable(f"{error}. Check the path, its permissions and the disk.", reason=reason_of(error))
         case _ if is_memory_failure(error):
-            message = "Not enough memory. Ask for fewer rows or columns at a time, or give the process more memory."
+            message = "Not enough memory. Request fewer rows or columns at a time, or give the process more memory."
             shown = Unavailable(message, reason=Reason.MEMORY)
         case _ if os.environ.get(TRACE_VARIABLE):
             raise error

@@ -19,7 +19,7 @@ def event_line(event: CompactionEvent) -> str:  # noqa: C901, PLR0911, PLR0912  
         case events.LeaseAcquired(epoch=epoch):
             return f"holds the lease, epoch {epoch}"
         case events.StandingBy(because=because):
-            return f"stands by: {because}"
+            return f"standby: {because}"
         case CycleBegan(plan=plan, jobs=jobs):
             return f"cycle {plan.cycle}: {render.counted(len(jobs), 'job')}, {render.size(plan.cost_bytes)}"
         case JobBegan(job=job):

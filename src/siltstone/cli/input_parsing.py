@@ -40,7 +40,7 @@ def open_text(source: str) -> Iterator[IO[str]]:
 
 
 def read_rows(source: str | None, arguments: Sequence[str]) -> list[Any]:
-    """Return the rows of ``--row`` options, or of a file with a JSON array, one object, or one object per line.
+    """Return the rows of ``--row`` options, or of a file: a JSON array, one object, or one object per line.
 
     Raises:
         InvalidRequest: neither or both were given, or the text is not JSON.

@@ -1,7 +1,7 @@
 """Registers commands with their name, help text and section in the list of commands.
 
 A module of `commands` lists its commands in `COMMANDS`. The module of a group is imported when a command of the group
-is used or listed, so it may import heavy modules at its top. Modules of single commands are imported by every call of
+is used or listed. So it may import heavy modules at its top. Modules of single commands are imported by every call of
 `silt`: they import heavy modules inside functions.
 """
 
@@ -103,7 +103,10 @@ def add_group(
     group_class: type[LazyGroup] = LazyGroup,
     callback: Callable[[typer.Context], None] | None = None,
 ) -> None:
-    """Register the group of a module of `commands`; the first sentence of its help is its line in the list of commands."""
+    """Register the group of a module of `commands`.
+
+    The first sentence of its help is its line in the list of commands.
+    """
     group = typer.Typer(cls=group_class, help=text, rich_markup_mode=None)
     if callback is not None:
         group.callback(invoke_without_command=True)(callback)

@@ -1,9 +1,9 @@
 """Writes rows to a file or to standard output, one batch at a time. A file is replaced whole or not at all.
 
-Rows go to a temporary file beside the target, which replaces the target when the last row is written and synced. If
-the command fails or is interrupted, it removes the temporary file. A killed process leaves it, under a name that
-begins with a dot. The new file has the mode of an existing target. A pipe, a device and standard output are written
-to directly.
+Rows go to a temporary file beside the target. It replaces the target when the last row is written and synced. If the
+command fails or is interrupted, it removes the temporary file. A killed process leaves it, under a name that begins
+with a dot. The new file has the mode of an existing target. A pipe, a device and standard output are written to
+directly.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """Handles Ctrl-C: one line of output, exit code 130, and no JVM left running.
 
-PySpark's own handler calls into the JVM, and PySpark's clean-up then waits for the work there or fails with it, so an
-interrupt becomes another error on its way up. A command owns its process, so its handler is simple: it ends the child
+PySpark's own handler calls into the JVM. PySpark's clean-up then waits for the work there or fails with it. So an
+interrupt becomes another error on its way up. A command owns its process, so its handler is simple. It ends the child
 processes, raises KeyboardInterrupt, and records that it was raised. Spark never commits, so a JVM may end at any point.
 """
 

@@ -1,9 +1,9 @@
 """Classes of job failures, and the reaction to each. Pure.
 
-The *evidence* of a failure is the kind and reason of our error, the text of errors of Java, Spark, Arrow, Rust and the
-operating system, the exit code of a process, and our own order to stop. The text of our own messages is never
-examined. The class decides between *divide* (retry with half the files) and *leave* (report it; the next cycle plans
-again). It also decides whether the worker of the attempt can be reused.
+The *evidence* of a failure is the kind and reason of our error, or the exit code of a process. Our own order to stop is
+evidence, too. So is the text of errors of Java, Spark, Arrow, Rust and the operating system. The text of our own
+messages is never examined. The class decides between *divide* (retry with half the files) and *leave* (report it; the
+next cycle plans again). It also decides whether the worker of the attempt can be reused.
 """
 
 import signal

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from siltstone.compaction.execution.events import CompactionEvent
-from siltstone.compactor.tasks import Cycle
+from siltstone.compactor.tasks import SchedulerCycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class CycleCompleted(CompactionEvent):
     """A cycle of the scheduler has ended."""
 
     name = "cycle_ended"
-    cycle: Cycle
+    cycle: SchedulerCycle
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts of the cycle."""

@@ -1,8 +1,8 @@
 """The schedule: the tasks of a lake with their crons, and the tasks that are due. Pure.
 
-A task is settled up to its *anchor*: all earlier due times have run or were given up. The task is due at the first
-time of its cron after the anchor, plus a random jitter for that time. A run moves the anchor to its own start, so one
-run settles all missed times.
+A task is settled up to its *anchor*: all earlier due times have run or were given up. The task is due at its cron's
+first time after the anchor, plus a random jitter for that time. A run moves the anchor to its own start, so one run
+settles all missed times.
 
 There is one task for each tier and for each other kind of job. All have the same function, so tasks that are due
 together are planned together. They share one budget and one order of lanes, and nothing is squashed where a fold is
@@ -38,7 +38,8 @@ SET_BACK_SECONDS: Final = 60.0
 def schedule(settings: Settings, *, of_datasets: Iterable[Tier] = ()) -> dict[str, str | None]:
     """Return the cron of each task of a lake; None means that the task runs only when it is triggered.
 
-    If datasets have another cron for a tier than the lake, or only they have the tier, each of these crons is a task.
+    Datasets may have another cron for a tier than the lake, or a tier that the lake lacks. Each of these crons is a
+    task.
 
     >>> schedule(Settings())["hourly"], schedule(Settings())["weekly"]
     ('5 * * * *', None)

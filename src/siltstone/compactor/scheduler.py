@@ -1,7 +1,7 @@
 """The scheduler: runs tasks by their cron, one cycle at a time, as long as it holds the lease.
 
-Terms. A *tick* is one check of the lease and the clock. A *cycle* is one run of all tasks that are due at a tick, or
-that were triggered, under one number. A *standby* scheduler does not hold the lease.
+Terms. A *tick* is one check of the lease and the clock. A *cycle* is one run, under one number, of all tasks that are
+due at a tick or triggered. A *standby* scheduler does not hold the lease.
 
 Flow of a tick:
 
@@ -11,10 +11,10 @@ Flow of a tick:
    groups.
 4. Record the cycle and pass it to the subscriber.
 
-While a task runs, a separate thread renews the lease. A standby scheduler checks the lease at every tick. If the
-holder on this machine dies, it takes over within a tick. If a holder on another machine stops renewing, it takes over
-after the lease's lifetime. Tasks that were due within two lifetimes before the takeover run again, because the holder
-may have died before it ran them.
+While a task runs, a separate thread renews the lease. A standby scheduler checks the lease at every tick. If the holder
+on this machine dies, it takes over within a tick. If a holder on another machine stops renewing, it takes over after
+the lease's lifetime. Tasks that were due within two lifetimes before the takeover run again. The holder may have died
+before it ran them.
 
 The scheduler has no durable state. A crash ends the cycle. The steps of its jobs decide what the crash leaves, and the
 journal of the lake records which cycles began.
@@ -30,9 +30,9 @@ from typing import Final
 from siltstone.clock import Clock
 from siltstone.compactor.schedule import Timing, due, is_set_back, timing_after
 from siltstone.compactor.tasks import (
-    Cycle,
     Outcome,
     ScheduledTask,
+    SchedulerCycle,
     SchedulerState,
     SchedulerStatus,
     TaskContext,
@@ -63,7 +63,7 @@ OVERLAP_LEASES: Final = 2
 
 NOT_CHECKED: Final = "it has not checked the lease yet"
 
-OnCycle = Callable[[Cycle], object]
+OnCycle = Callable[[SchedulerCycle], object]
 NextNumber = Callable[[], int]
 
 
@@ -110,7 +110,7 @@ class Scheduler:
         self._number: NextNumber = itertools.count(next_cycle).__next__ if isinstance(next_cycle, int) else next_cycle
         self._requested: tuple[int, tuple[ScheduledTask, ...]] | None = None
         self._running: tuple[int, Trigger, tuple[str, ...]] | None = None
-        self._history: deque[Cycle] = deque(maxlen=HISTORY_CYCLES)
+        self._history: deque[SchedulerCycle] = deque(maxlen=HISTORY_CYCLES)
         self._trouble: str | None = None
 
     def trigger(self, names: Iterable[str] | None = None) -> int:
@@ -120,7 +120,7 @@ class Scheduler:
         if self._held_lease() is None:
             because = (self._standby_reason or "it was stopped").rstrip(".")
             raise Conflict(
-                f"This compactor stands by: {because}. No cycle was begun. Trigger it where the lease is held."
+                f"This compactor is on standby: {because}. No cycle was begun. Trigger it where the lease is held."
             )
         with self._changed:
             self._check_free()
@@ -129,10 +129,10 @@ class Scheduler:
         self._wake.set()
         return number
 
-    def wait(self, number: int, *, seconds: float) -> Cycle:
+    def wait(self, number: int, *, seconds: float) -> SchedulerCycle:
         """Wait until a cycle has ended; see `CompactorService.wait`."""
 
-        def ended() -> Cycle | None:
+        def ended() -> SchedulerCycle | None:
             return next((cycle for cycle in self._history if cycle.number == number), None)
 
         with self._changed:
@@ -164,7 +164,7 @@ class Scheduler:
         self._paused = False
         self._wake.set()
 
-    def history(self) -> tuple[Cycle, ...]:
+    def history(self) -> tuple[SchedulerCycle, ...]:
         """Return the last cycles, oldest first."""
         with self._changed:
             return tuple(self._history)
@@ -235,7 +235,7 @@ class Scheduler:
             self._standby_reason = "it was stopped"
             self._changed.notify_all()
 
-    def tick(self) -> Cycle | None:
+    def tick(self) -> SchedulerCycle | None:
         """Check the lease and the clock once, and run the due tasks. Return the cycle if one ran."""
         with self._ticking:
             if self._stopping.is_set():
@@ -265,7 +265,7 @@ class Scheduler:
                 names = tuple(task.name for task in tasks)
                 error = f"the lease was lost: {self._standby_reason}"
                 self._record(
-                    Cycle(
+                    SchedulerCycle(
                         number=number,
                         trigger=Trigger.MANUAL,
                         epoch=0,
@@ -291,7 +291,7 @@ class Scheduler:
 
     def _run(
         self, lease: Lease, now: datetime.datetime, number: int, trigger: Trigger, tasks: tuple[ScheduledTask, ...]
-    ) -> Cycle:
+    ) -> SchedulerCycle:
         started, epoch, results = self._clock.monotonic_seconds(), lease.epoch, []
         try:
             for _, neighbours in itertools.groupby(tasks, key=lambda task: task.run):
@@ -303,7 +303,7 @@ class Scheduler:
                         if self._tasks.get(task.name) is task:
                             self._timings[task.name] = self._timing(task.name, now)
         finally:
-            cycle = Cycle(
+            cycle = SchedulerCycle(
                 number=number,
                 trigger=trigger,
                 epoch=epoch,
@@ -339,7 +339,7 @@ class Scheduler:
         seconds = self._clock.monotonic_seconds() - started
         return TaskResult(tasks=names, outcome=Outcome.DONE, seconds=seconds, report=report)
 
-    def _record(self, cycle: Cycle) -> None:
+    def _record(self, cycle: SchedulerCycle) -> None:
         self._history.append(cycle)
         self._changed.notify_all()
 

@@ -45,9 +45,9 @@ from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler
 from siltstone.compactor.status import CompactorState, holder_facts
 from siltstone.compactor.tasks import (
     RECOVERY,
-    Cycle,
     Outcome,
     ScheduledTask,
+    SchedulerCycle,
     SchedulerState,
     SchedulerStatus,
     TaskContext,
@@ -129,7 +129,7 @@ class CompactorService:
         self._monitor = threading.Thread(target=self._poll, name="siltstone-compactor-monitor", daemon=True)
         self._monitor.start()
 
-    def step(self) -> Cycle | None:
+    def step(self) -> SchedulerCycle | None:
         """Check the state files and the schedule once, for a caller with its own loop. Return the cycle if one ran."""
         self.check_files()
         cycle = self._scheduler.tick()
@@ -188,7 +188,7 @@ class CompactorService:
         self._report_holder(self._scheduler.status())
         return number
 
-    def wait(self, number: int, *, seconds: float) -> Cycle:
+    def wait(self, number: int, *, seconds: float) -> SchedulerCycle:
         """Wait until a cycle has ended.
 
         Raises:
@@ -210,7 +210,7 @@ class CompactorService:
         """Return the status of this compactor."""
         return self._scheduler.status()
 
-    def history(self) -> tuple[Cycle, ...]:
+    def history(self) -> tuple[SchedulerCycle, ...]:
         """Return the last cycles of this compactor, oldest first."""
         return self._scheduler.history()
 
@@ -286,7 +286,7 @@ class CompactorService:
         if not is_empty and not isinstance(event, CycleEnded | CycleReported):
             self._on_event(event)
 
-    def _on_cycle(self, cycle: Cycle) -> None:
+    def _on_cycle(self, cycle: SchedulerCycle) -> None:
         """Record the result of a cycle, and the times of its tasks."""
         summary = cycle.summary()
         if summary["jobs"] or summary["failed"] or summary["cancelled"]:

@@ -91,7 +91,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cycle:
+class SchedulerCycle:
     """A cycle of the scheduler that has ended."""
 
     number: int

@@ -1,7 +1,7 @@
 """Identity of the host: which processes share file locks, and which share process ids.
 
-A host name is for display only: two machines may have the same one, and containers made from one image often do. A process id is
-unique only inside one id space: every container may have a process 1.
+A host name is for display only. Two machines may have the same one, and containers made from one image often do. A
+process id is unique only inside one id space: every container may have a process 1.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _DIGITS: Final = 32
 
 @cache
 def machine() -> str:
-    """Return an id that is the same for all processes that see each other's file locks, and differs on other machines.
+    """Return the id of all processes that see each other's file locks. It differs on other machines.
 
     It identifies the running kernel. Containers share it. It changes with a reboot, because locks of the old kernel are gone.
     """

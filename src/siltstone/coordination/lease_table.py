@@ -1,8 +1,8 @@
 """The rows of leases: a Delta table of the lake, with one live file for each name. `leases` explains their purpose.
 
-A row is read through the log. It is cached with the time at which it was first seen, to distinguish a silent holder
-from one that renews. A row is written in three steps: a file that no log names yet, one commit, the deletion of the
-replaced file. A row that cannot be read is an error, never a free lease.
+A row is read through the log. It is cached with the time at which it was first seen. That distinguishes a silent holder
+from one that renews. A row is written in three steps: a staged file, one commit, the deletion of the replaced file. A
+row that cannot be read is an error, never a free lease.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import pyarrow as pa
 from siltstone.clock import Clock
 from siltstone.config import Settings
 from siltstone.coordination.liveness import is_live
-from siltstone.delta.checkpoints import try_tidy_log
+from siltstone.delta.checkpoints import try_checkpoint_and_clean
 from siltstone.delta.layout import DATA, Layout, has_versions, owner_of
 from siltstone.delta.named_rows import NamedRowTable
 from siltstone.errors import CommitUnknown, Conflict, Corruption, Gone, NotFound, Reason, SiltstoneError, Unavailable
@@ -71,8 +71,8 @@ class LeaseTable:
         """Commit one row in place of the previous one.
 
         `allowed` gets the epoch and the live file of each parent that the commit is tried on. Conflict if it is False.
-        A crash leaves a staged file that no log names, or the new row and the file of the old row, which no log names
-        any more.
+        A crash leaves a staged file that no log names. Or it leaves the new row and the file of the old row, which no
+        log names any more.
         """
 
         def check(epoch: int, live: DataFile | None) -> None:
@@ -97,7 +97,7 @@ class LeaseTable:
                 with contextlib.suppress(OSError):  # the next process that acquires a lease sweeps the rest
                     (self._layout.leases / old.path).unlink(missing_ok=True)
         if version % self._settings.checkpoint_interval_commits == 0:
-            try_tidy_log(  # synchronous: no writer waits for an acknowledgement
+            try_checkpoint_and_clean(  # synchronous: no writer waits for an acknowledgement
                 self._layout.leases, retention=self._table.retention, durable=self._settings.durable, clock=self._clock
             )
 
@@ -200,7 +200,7 @@ class LeaseTable:
         with contextlib.suppress(OSError, SiltstoneError):
             cut = self._clock.now().timestamp() - self._settings.changes_retention_hours * 3600
             old = [path for path in (self._layout.leases / DATA).iterdir() if path.stat().st_mtime < cut]
-            dead = [path for path in old if not is_live(self._layout.work, path.name.split(".")[0])]
+            dead = [path for path in old if not is_live(self._layout.liveness, path.name.split(".")[0])]
             live = {file.path for file in self._table.pin().files}  # after `dead`: names every committed row
             for path in dead:
                 if f"{DATA}/{path.name}" not in live:

@@ -9,16 +9,16 @@ Flow of `Leases.take`:
 1. read the row and determine the state of its holder (`lease_state`): a live holder wins;
 2. acquire a liveness lock under a fresh id, because later readers of our row must see a live holder;
 3. write the new row to a file that no log names yet;
-4. commit it with epoch n+1 as the replacement of exactly the row that was read; if that was renewed or replaced meanwhile, it
-   wins;
+4. commit it with epoch n+1 as the replacement of exactly the row that was read. If that was renewed or replaced
+   meanwhile, it wins;
 5. delete the replaced file.
 
-A renewal and a release do steps 3 to 5 with the same epoch, and only while the row is the holder's own.
+A renewal and a release do steps 3 to 5 with the same epoch. They do so only while the row is the holder's own.
 
-When a holder counts as dead. On this machine the liveness lock shows it at once. A holder on another machine is expired in two
-cases. *We* have seen its row unchanged for its lifetime by our own monotonic clock. Or its end has passed by a margin of our
-time of day, because a process that has just started has not seen the row before. A clock that jumps can make us acquire a lease
-from a live holder. That only costs work, because of the
+When a holder counts as dead. On this machine the liveness lock shows it at once. A holder on another machine is expired
+in two cases. *We* have seen its row unchanged for its lifetime by our own monotonic clock. Or its end has passed by a
+margin of our time of day. This is for a process that has just started and has not seen the row before. A clock that
+jumps can make us acquire a lease from a live holder. That only costs work, because of the
 
 Invariant. The lease saves work; the epoch protects the data. Every commit of a job carries the epoch of its lease. The commit
 path refuses it with Fenced if a higher epoch has committed.
@@ -106,7 +106,7 @@ class Leases:
             return None
         row = self._new_row(name, before, role=role, ttl_seconds=float(ttl))
         with self._table.errors_translated():
-            liveness_lock = LivenessLock(self._layout.work, row.holder)
+            liveness_lock = LivenessLock(self._layout.liveness, row.holder)
         replaced = (0, None) if before is None else (before.row.epoch, before.path)  # exactly the row that was read
         try:
             self._table.write(row, allowed=lambda epoch, path: (epoch, path) == replaced)
@@ -146,7 +146,7 @@ class Leases:
         present = None
         if cached.row.machine == machine():
             with self._table.errors_translated():
-                present = is_live(self._layout.work, cached.row.holder)
+                present = is_live(self._layout.liveness, cached.row.holder)
         return lease_state(
             cached.row,
             unchanged_seconds=self._clock.monotonic_seconds() - cached.since_seconds,
@@ -202,8 +202,9 @@ class Lease:
     def check(self) -> None:
         """Return while the lease is ours. Costs a few file checks, for every tick and before every commit.
 
-        A lease is ours until another process acquires it, even if it could not be renewed. But if it was not renewed for its
-        whole lifetime and the table cannot be read either, another process may have acquired it unseen. Then it is lost.
+        A lease is ours until another process acquires it, even if it could not be renewed. But perhaps it was not
+        renewed for its whole lifetime, and the table cannot be read either. Then another process may have acquired it
+        unseen, and it is lost.
 
         Raises:
             Fenced: another process has taken over, the lease was released, or it is lost.
@@ -242,7 +243,7 @@ class Lease:
             return True
 
     def advance(self, *, above: int) -> int:
-        """Raise the epoch above a number, as the holder, after a purge raised a dataset's epoch beyond ours; return the epoch.
+        """Raise the holder's epoch above a number, because a purge raised a dataset's epoch beyond ours; return it.
 
         Work that was planned with the old epoch stays fenced out.
 

@@ -192,7 +192,7 @@ class Dataset:
 
     def require_key(self) -> None:
         """Raise InvalidRequest if the dataset is a log."""
-        self._require(Kind.KEYED, "key to get rows by", "Filter read() or to_arrow(), or ask with sql.")
+        self._require(Kind.KEYED, "key to get rows by", "Filter read() or to_arrow(), or query with sql.")
 
     @property
     def path(self) -> Path:
@@ -218,7 +218,7 @@ class Dataset:
                 If a key appears twice the last one wins. A Spark frame has no order, so there it is rejected. Any
                 number of rows is one commit.
             order_by: of several rows with one key the last by these columns wins, null first. Rows of a Spark frame
-                that are equal in them, and differ elsewhere, are rejected; of other rows the last one wins.
+                that are equal in them, and differ elsewhere, are rejected. Of other rows the last one wins.
             producer: with `sequence`, makes the write idempotent: a sequence that was applied is not applied again.
             sequence: the producer's own number of this write. The first may be any number. Each later one is one more
                 than the last. A repeat of the last returns its first acknowledgement; every other number is rejected.
@@ -266,9 +266,9 @@ class Dataset:
         again.
 
         Args:
-            rows: a list of dicts, an Arrow table, a pandas or Polars frame, with the key and the columns to change.
-                Each dict may name other columns; None sets a column to null. Of a repeated key the later rows change
-                the earlier ones.
+            rows: a list of dicts, an Arrow table, a pandas or Polars frame. They have the key and the columns to
+                change. Each dict may name other columns; None sets a column to null. Of a repeated key the later rows
+                change the earlier ones.
             missing: ``error`` rejects a key without a row, ``insert`` writes a new row for it.
             producer: see `upsert`.
             sequence: see `upsert`.
@@ -355,7 +355,7 @@ class Dataset:
 
         Args:
             keys: key values; for a composite key tuples or dicts of its columns. Arrow and pandas work too. For a log
-                values of its subject column, or dicts that name one or more of its subject columns, all of which must
+                values of its subject column, or dicts that name one or more of its subject columns. All of them must
                 match.
             where: instead of keys, a condition in Spark SQL. Spark finds the keys of the rows that match now, and only
                 these keys are written. The condition itself is not stored. If no row matches, nothing is written. A row
@@ -675,7 +675,7 @@ class Dataset:
         files: int | None = None,
         overwrite: bool = False,
     ) -> ExportReport:
-        """Write the rows of `read` into a folder outside the lake, on Spark: all of them under that name, or nothing.
+        """Write the rows of `read` into a folder outside the lake, on Spark: all under that name, or nothing.
 
         Args:
             path: the folder; it must not exist, or be empty.

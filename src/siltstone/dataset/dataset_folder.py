@@ -197,7 +197,7 @@ def remove_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            for name in os.listdir(handle):  # noqa: PTH208  # a handle is no path
+            for name in os.listdir(handle):  # noqa: PTH208  # a handle is not a path
                 if name != MARKER:
                     _remove(name, handle)
             if os.listdir(handle) in ([MARKER], []):  # noqa: PTH208
@@ -269,7 +269,7 @@ def dataset_folders(layout: Layout, name: DatasetName) -> list[Path]:
         paths = list(above.iterdir())
     except FileNotFoundError:  # a drop has removed the empty folder
         return []
-    idle = [path for path in paths if INCARNATION.match(path.name) and not is_live(layout.work, path.name)]
+    idle = [path for path in paths if INCARNATION.match(path.name) and not is_live(layout.liveness, path.name)]
     return [path for path in idle if content_of(path, name) is Content.DATASET]
 
 

@@ -1,6 +1,6 @@
 """The history of a dataset from the logs of its two tables, newest first.
 
-Each commit records its operation and its process: the name of the system user and the process id, no data of rows.
+Each commit records its operation and its process (name of the system user, process id). It records no data of rows.
 `base` retains commits for `base_retention_hours`, `changes` far fewer; a purge removes them. Audit records of
 tombstones outlive all of that. Each is shown with its commit, and alone once the log no longer has the commit.
 """

@@ -1,9 +1,9 @@
 """The sweep of a lake: removes folders that crashed creates and drops left, and registry files that no reader needs.
 
-The order of the steps makes it safe: first list the disk, then find live owners, then read the registry's log. A folder
-or file that was on disk and whose owner was dead before the log was read is either named by that log or never will be.
-`dataset_folder` decides which folder may be deleted: only one with proof that it is ours and no longer needed. No link
-is followed. A crash leaves less than before; the sweep can be run again.
+The order of the steps makes it safe: list the disk, find live owners, read the registry's log. Take a folder or file
+that was on disk, with a dead owner, before the log was read. That log names it, or no log ever will. `dataset_folder`
+decides which folder may be deleted: only one with proof that it is ours and no longer needed. No link is followed. A
+crash leaves less than before; the sweep can be run again.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def _finish_removal(path: Path) -> None:
 
 def _unnamed(registry: Registry, layout: Layout) -> list[tuple[UnregisteredFolder, Registration | None]]:
     """List the idle folders that no live row of the registry names, each with the row that records its drop."""
-    idle = [folder for folder in _incarnations(layout) if not is_live(layout.work, folder.path.name)]
+    idle = [folder for folder in _incarnations(layout) if not is_live(layout.liveness, folder.path.name)]
     rows = registry.rows() if layout.is_lake() else []  # after `idle`: what was registered meanwhile is named here
     named = {layout.dataset(row.name, row.incarnation) for row in rows if row.is_live}
     dropped = {layout.dataset(row.name, row.incarnation): row for row in rows if not row.is_live}
@@ -118,7 +118,7 @@ def _sweep_rows(registry: Registry, layout: Layout) -> None:
     """Delete the registry's files that no reader can need: replaced before the retention, or never registered."""
     if layout.link_in(layout.registry / DATA):
         return
-    idle = [path for path in (layout.registry / DATA).glob("*.parquet") if not is_live(layout.work, path.stem)]
+    idle = [path for path in (layout.registry / DATA).glob("*.parquet") if not is_live(layout.liveness, path.stem)]
     needed = registry.needed_files()  # after `idle`: what was committed is named here
     for path in idle:
         if path.relative_to(layout.registry).as_posix() not in needed:

@@ -5,7 +5,7 @@ app transaction "dataset/<name>".
 
 * create: make a fresh incarnation folder with its marker and both tables, then one registry commit decides the winner.
   A loser removes its folder and compares specifications with the winner.
-* drop: one registry commit, then a mark on both tables so that open handles get Gone, then the folder is swept, and
+* drop: one registry commit, then a mark on both tables so that open handles get Gone. Then the folder is swept, and
   those above it if they are empty.
 
 A crash between those steps leaves a folder that the registry does not name (create) or no longer names (drop). Reads
@@ -395,7 +395,7 @@ class Registry:
     def _liveness_lock(self, owner: str) -> LivenessLock:
         """Acquire the liveness lock of an owner of staged files."""
         try:
-            return LivenessLock(self._layout.work, owner)
+            return LivenessLock(self._layout.liveness, owner)
         except OSError as error:
             raise unwritable(self._layout, error) from error
 
@@ -493,7 +493,7 @@ def _check_spec(schema: pa.Schema, spec: Spec) -> None:
 
 
 def _conflict(existing: Registration, current: pa.Schema, schema: pa.Schema, spec: Spec) -> Conflict:
-    keys = {*spec.required, *existing.spec.required}  # nullability follows from the key: it is no further difference
+    keys = {*spec.required, *existing.spec.required}  # nullability follows from the key and is not compared again
     columns = differences(_nullable(current, keys), _nullable(schema, keys))
     kinds = [] if spec.kind is existing.spec.kind else [f"it is a {existing.spec.kind} dataset, not a {spec.kind} one"]
     others = kinds + [

@@ -5,7 +5,7 @@ Flow:
 1. `changes` gets the new columns: from now on a file with them can be written;
 2. `base` gets them: base's columns are the dataset's, so from now on they are visible and written.
 
-Each step is a commit of its own, based on the table's current columns, so two concurrent alterations both take effect.
+Each step is a commit of its own, based on the table's current columns. So two concurrent alterations both take effect.
 Old files are not rewritten. A reader shows the default for a column that a file lacks, and widens a narrower one. A
 write that was staged before and is committed after is one more old file. A fold that was planned before is refused and
 replanned. A crash between 1 and 2 leaves columns that no reader sees; `finish` executes the second step.

@@ -1,8 +1,8 @@
 """Snapshots of a dataset: the state that a reader sees, as two pinned tables and a watermark.
 
-A *snapshot* is (changes version c, base version v, watermark w), taken in this order: open `changes` at c, *then*
-`base` at v, then the watermark of that same v. Changes are pruned only after the fold that holds them has committed, so
-this order can never miss a change; the other order can.
+A *snapshot* is (changes version c, base version v, watermark w), taken in this order. Open `changes` at c, *then*
+`base` at v, then read the watermark of that same v. Changes are pruned only after the fold that holds them has
+committed. So this order can never miss a change; the other order can.
 """
 
 from dataclasses import dataclass, replace

@@ -234,8 +234,8 @@ class Store:
     def liveness_lock(self, owner: str | None = None) -> LivenessLock:
         """Acquire the liveness lock of an owner of staged files (default: a new one)."""
         try:
-            return LivenessLock(self.layout.work, owner or self.clock.new_id())
+            return LivenessLock(self.layout.liveness, owner or self.clock.new_id())
         except OSError as error:
             raise Unavailable(
-                f"Dataset {self.name}: {self.layout.work} cannot be written ({error}); nothing was changed."
+                f"Dataset {self.name}: {self.layout.liveness} cannot be written ({error}); nothing was changed."
             ) from error

@@ -1,8 +1,8 @@
 """Invariants between the two tables of a dataset, and how they break.
 
 In every sound dataset "siltstone.prune" <= "siltstone.fold" <= "siltstone.seq". Changes are pruned after the fold that
-holds them, and a fold reads only written changes. Above the watermark no sequence is missing: each has a change file of
-its own, or is in the range of a squashed file, which has the last number of its range.
+holds them, and a fold reads only written changes. Above the watermark no sequence is missing. Each has a change file of
+its own, or is in the range of a squashed file. That file has the last number of its range.
 
 Files that were copied beside a writer and restored can break this:
 

@@ -1,4 +1,4 @@
-"""Work after the acknowledgement: one background thread per process, which tidies logs.
+"""Work after the acknowledgement: one background thread per process, which writes checkpoints and cleans logs.
 
 Nothing here can fail a write. Errors are discarded, and later commits try again.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 from siltstone.clock import Clock
 from siltstone.config import Settings
-from siltstone.delta.checkpoints import try_tidy_log
+from siltstone.delta.checkpoints import try_checkpoint_and_clean
 from siltstone.delta.log_reader import list_log
 from siltstone.delta.log_replay import LogChanged
 from siltstone.delta.table import Table
@@ -22,10 +22,10 @@ from siltstone.errors import SiltstoneError
 from siltstone.host.deferred_interrupts import Uninterrupted
 
 PAUSE_SECONDS: Final = 1.0
-"""Shortest time between two tidyings of one log, in seconds. Ignored after `HURRIED` checkpoint intervals of commits."""
+"""Shortest time between two checkpoints of one log, in seconds. Ignored after `HURRIED` checkpoint intervals of commits."""
 HURRIED: Final = 10
 LIVE_FILES_PER_COMMIT: Final = 1000
-"""Live files for which a checkpoint waits one more commit, because the cost of a checkpoint grows with the live files."""
+"""Live files for which a checkpoint waits one more commit. Its cost grows with the live files."""
 
 
 class Background:
@@ -46,7 +46,7 @@ class Background:
             if running is not None and not running.done():
                 return False
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-upkeep")
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-background")
             try:
                 self._running[kind, path] = self._pool.submit(task)
             except RuntimeError:  # the interpreter shuts down and accepts no more work
@@ -70,10 +70,10 @@ class BackgroundCheckpoints:
         self._clock = clock
         self._mutex = threading.Lock()
         self._last: dict[Path, int] = {}
-        self._tidied_at: dict[Path, float] = {}
+        self._checkpointed_at: dict[Path, float] = {}
 
     def notice(self, table: Table, version: int, *, then: Callable[[Table], object] | None = None) -> None:
-        """Record a commit. Once per checkpoint interval tidy the table's log, then call `then`."""
+        """Record a commit. Once per checkpoint interval write a checkpoint, clean the log, then call `then`."""
         with contextlib.suppress(SiltstoneError, LogChanged, OSError), self._mutex:
             # several processes may each make a few commits: the log shows when the last checkpoint was
             if table.path not in self._last:
@@ -83,16 +83,18 @@ class BackgroundCheckpoints:
             if since < interval:
                 return
             now = self._clock.monotonic_seconds()
-            if now < self._tidied_at.get(table.path, -math.inf) + PAUSE_SECONDS and since < HURRIED * interval:
+            if now < self._checkpointed_at.get(table.path, -math.inf) + PAUSE_SECONDS and since < HURRIED * interval:
                 return
             if since < len(table.files()) // LIVE_FILES_PER_COMMIT:  # last, because it lists the files
                 return
-            if self._background.start("tidy", table.path, partial(self._tidy, table, then)):
+            if self._background.start("checkpoint", table.path, partial(self._checkpoint, table, then)):
                 self._last[table.path] = version
-                self._tidied_at[table.path] = now
+                self._checkpointed_at[table.path] = now
 
-    def _tidy(self, table: Table, then: Callable[[Table], object] | None) -> str | None:
-        failure = try_tidy_log(table.path, retention=table.retention, durable=self._settings.durable, clock=self._clock)
+    def _checkpoint(self, table: Table, then: Callable[[Table], object] | None) -> str | None:
+        failure = try_checkpoint_and_clean(
+            table.path, retention=table.retention, durable=self._settings.durable, clock=self._clock
+        )
         if failure is None and then is not None:
             then(table)
         return failure

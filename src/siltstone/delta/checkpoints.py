@@ -1,15 +1,15 @@
 """Checkpoints, log cleaning, and the repair of a broken checkpoint. All of it keeps logs short, after the acknowledgement.
 
-Flow of `tidy_log`, each step safe to crash after:
+Flow of `checkpoint_and_clean`, each step safe to crash after:
 
 1. write a checkpoint (delta-rs also points ``_last_checkpoint`` at it) and its checksum;
 2. fsync the checkpoint, its checksum, the pointer and the directory;
 3. delete expired entries, and checkpoints older than one retained checkpoint, oldest first.
 
-The cost of opening a table grows with the entries in ``_delta_log``, so a busy table retains few of them. An entry expires
-by age or, where `max_entries` is set, by number. The entry of the retained checkpoint's own version always stays, because no
-writer, delta-rs included, commits on top of a version whose entry is gone. Entries above the last commit of Siltstone stay,
-too: they prove that another program, for example by a vacuum, has changed nothing since.
+The cost of opening a table grows with the entries in ``_delta_log``, so a busy table retains few of them. An entry
+expires by age or, where `max_entries` is set, by number. The entry of the retained checkpoint's own version always
+stays. No writer, delta-rs included, commits on top of a version whose entry is gone. Entries above the last commit of
+Siltstone stay, too. They prove that another program, for example by a vacuum, has changed nothing since.
 
 A power cut between 1 and 2 can leave an unreadable checkpoint. No entry was cleaned because of it, so `heal_checkpoint`
 deletes it, and the entries that it replaced are read again.
@@ -54,7 +54,7 @@ class Retention:
     max_entries: int | None = None
 
 
-def tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> int:
+def checkpoint_and_clean(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> int:
     """Write a checkpoint at the newest version and clean what is expired; return the number of deleted log files."""
     write_checkpoint(table, durable=durable)
     return clean_log(table, retention=retention, clock=clock)
@@ -205,10 +205,10 @@ def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
     return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
 
 
-def try_tidy_log(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
-    """Tidy the log; return the error text instead of raising, because a failed checkpoint must not fail a write."""
+def try_checkpoint_and_clean(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:
+    """Checkpoint and clean the log; return an error as text, because a failed checkpoint must not fail a write."""
     try:
-        tidy_log(table, retention=retention, durable=durable, clock=clock)
+        checkpoint_and_clean(table, retention=retention, durable=durable, clock=clock)
     except (DeltaError, OSError, SiltstoneError) as error:
         return str(error)
     return None

@@ -6,11 +6,11 @@ writers of one version exactly one succeeds. delta-rs uses the same system calls
 replays the log twice, which took most of the time of a small commit.
 
 Each entry can be checked for completeness. Its first line ends with the CRC-32 of all its bytes. Its last line is the
-transaction `APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent, so a commit of another
-program is noticed even after a checkpoint has replaced its entry.
+transaction `APP_COMMITTED`, the entry's own version. A commit is checked against that of its parent. So a commit of
+another program is noticed even after a checkpoint has replaced its entry.
 
-A crash leaves a draft. No reader mistakes its name for an entry (delta-rs names its own drafts the same way), and log cleaning
-deletes it.
+A crash leaves a draft. No reader mistakes its name for an entry (delta-rs names its own drafts the same way). Log
+cleaning deletes it.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def put_entry(
 ) -> None:
     """Write the entry of a version that does not exist yet. The draft's id must be unused.
 
-    A durable draft is synced before it is linked, so a power cut can remove the entry but not leave a part of it. Paths in
-    `beside`, which the entry names and which are not on disk yet, are synced at the same time.
+    A durable draft is synced before it is linked. So a power cut can remove the entry, but not leave a part of it.
+    Paths in `beside`, which the entry names and which are not on disk yet, are synced at the same time.
 
     Raises:
         FileExistsError: the version already exists.

@@ -3,8 +3,8 @@
 Flow of `plan_undo`:
 
 1. find the first foreign entry after Siltstone's last commit; the version before it is the *good* version;
-2. read the entries since then: which files were added, and which files of the good version were removed, or replaced under the
-   same path (as a deletion vector does);
+2. read the entries since then: which files were added, and which files of the good version were removed or replaced. A
+   deletion vector replaces a file under the same path;
 3. remove the added files, add the removed ones, and restore protocol and metadata.
 
 This module writes nothing; `Table.undo_foreign` commits the plan. The removed files must still be on disk: a vacuum by the
@@ -78,7 +78,7 @@ def _good_version(table: Path, committed: int | None, version: int) -> int:
 
 
 def _live_now(table: Path, files: Iterable[str], *, good: int, version: int) -> dict[str, Action | None]:
-    """Return the live paths, each with the action that added it since the good version; None if it was live before."""
+    """Return the live paths, each with the action that added it since the good version (None: live before)."""
     live: dict[str, Action | None] = dict.fromkeys(files)
     for number in range(good + 1, version + 1):
         with open(in_log(table, entry_name(number)), "rb") as file:  # noqa: PTH123

@@ -1,7 +1,7 @@
 """fsync of files and of the directories that name them, so that they survive a power cut.
 
-delta-rs, pyarrow and Spark never fsync. The required order: an added file and its new directories before the log entry that
-names the file; the entry, every entry below it and ``_delta_log`` before the acknowledgement.
+delta-rs, pyarrow and Spark never fsync. The required order: an added file and its new directories before the log entry
+that names the file. Then the entry, every entry below it and ``_delta_log`` before the acknowledgement.
 """
 
 import contextlib

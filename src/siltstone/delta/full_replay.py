@@ -1,7 +1,8 @@
 """A small table, replayed from its log entries from the first one on, without delta-rs.
 
-delta-rs takes milliseconds to open a table, and again for each query of its state. A log without a checkpoint is a few lines of
-JSON, so reading a lake of many small tables is twenty times faster here. Tables with a checkpoint are left to delta-rs.
+delta-rs takes milliseconds to open a table, and again for each query of its state. A log without a checkpoint is a few
+lines of JSON. So reading a lake of many small tables is twenty times faster here. Tables with a checkpoint are left to
+delta-rs.
 
 `Replayed` has the methods that `log_replay` and `table` call on a `DeltaTable` that was just opened.
 """

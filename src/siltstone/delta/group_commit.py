@@ -1,15 +1,16 @@
 """The writer queue: batches that wait for the same table in one process are committed together (group commit).
 
-A quiet table needs no thread. The first caller that finds no commit under way becomes the *leader*. It commits all waiting
-batches as one entry with consecutive sequences, and passes each caller its own result. Callers that arrive meanwhile wait.
-A single waiting caller leads the next round. For several waiting callers the queue's own thread leads, because it already has
-in memory what a commit needs. It gives the callers of the last round a moment to submit their next batch, because a commit
-costs the same for one batch and for many. So one commit carries one batch when the table is quiet and many when it is busy.
+A quiet table needs no thread. The first caller that finds no commit under way becomes the *leader*. It commits all
+waiting batches as one entry with consecutive sequences, and passes each caller its own result. Callers that arrive
+meanwhile wait. A single waiting caller leads the next round. For several waiting callers the queue's own thread leads,
+because it already has in memory what a commit needs. It gives the callers of the last round a moment to submit their
+next batch. A commit costs the same for one batch and for many. So one commit carries one batch when the table is quiet
+and many when it is busy.
 
 Callers that do not wait (`submit_soon`) receive a future. If such a batch would have to lead, the queue's thread leads instead.
 
-A batch that fails its own check (a repeat of an idempotent producer) gets its own answer, and the other batches are committed.
-If the commit itself fails, every caller of that round receives the error: nothing of the round was written.
+A batch that fails its own check (a repeat of an idempotent producer) gets its own answer. The other batches are
+committed. If the commit itself fails, every caller of that round receives the error: nothing of the round was written.
 
 Ctrl-C is deferred in every step but the wait for the wake-up. Events and conditions of `threading` are Python code: an
 interrupt inside one leaves its lock held for ever.

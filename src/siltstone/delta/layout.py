@@ -12,7 +12,7 @@
       _system/audit/                                      which actor tombstoned rows, and the reason
       _system/compactor/                                  state files: status, last cycle, paused, stop
       _system/hot/                                        directives for hot caches, and their status
-      _system/work/                                       liveness locks of writers and jobs
+      _system/liveness/                                   liveness locks of writers and jobs
 """
 
 import os
@@ -80,9 +80,9 @@ class Layout:
         return self.root / SYSTEM / "hot"
 
     @property
-    def work(self) -> Path:
+    def liveness(self) -> Path:
         """Liveness locks of running writers and jobs."""
-        return self.root / SYSTEM / "work"
+        return self.root / SYSTEM / "liveness"
 
     def dataset(self, name: DatasetName, incarnation: str) -> Path:
         """The folder of one incarnation of a dataset."""
@@ -154,7 +154,7 @@ def is_link(path: str) -> bool:
 
 
 def in_log(table: Path, name: str) -> str:
-    """Return the path of a file in a table's log, as text: a commit needs a dozen, and building a Path is slow."""
+    """Return the path of a file in a table's log, as text. A commit needs a dozen, and building a Path is slow."""
     return f"{table}/{LOG}/{name}"
 
 

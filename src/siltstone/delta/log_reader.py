@@ -149,9 +149,10 @@ class LogListing:
 def list_log(table: Path) -> LogListing:
     """List the log's entries and checkpoints. A failed listing raises and never returns an empty listing.
 
-    Reading a directory is not atomic. An entry that is written meanwhile can be left out although a later one is listed. So an
-    entry that seems to be missing is looked up by name. If it does not exist, the directory is read again, because the entry
-    may have been cleaned below a newer checkpoint. An entry that is still missing after that is really missing.
+    Reading a directory is not atomic. An entry that is written meanwhile can be left out although a later one is
+    listed. So an entry that seems to be missing is looked up by name. If it does not exist, the directory is read
+    again. The entry may have been cleaned below a newer checkpoint. An entry that is still missing after that is really
+    missing.
     """
     tries = LISTING_TRIES
     while True:
@@ -478,7 +479,7 @@ def _check_listed(table: Path, listing: LogListing) -> None:
 def check_own(table: Path | str, entry: LogEntry) -> None:
     """Refuse an entry of another program that changed the table.
 
-    Siltstone knows neither the keys of its rows nor its table features, so a merged view over it would be a guess.
+    Siltstone knows neither the keys of its rows nor its table features. A merged view over it would be a guess.
     """
     if entry.is_foreign:
         what = ", ".join(

@@ -52,7 +52,7 @@ class ReplayedTable:
         self._listed: tuple[DataFile, ...] | None = None
 
     def is_in_place(self) -> bool:
-        """True while the entry of the followed version is the one that was read, not cleaned and not of another table."""
+        """True while the followed version's entry is the one that was read: not cleaned, and not of another table."""
         return bool(self._mark) and file_mark(in_log(self._path, entry_name(self.version))) == self._mark
 
     def follow(self) -> None:

@@ -78,7 +78,7 @@ class NamedRowTable(Table):
     def replace_row(
         self, file: DataFile, app: str, number: int, *, check: Callable[[int, DataFile | None], None]
     ) -> Committed:
-        """Commit a staged row in place of the live row of its name, and set the app transaction to a number.
+        """Commit a staged row in place of its name's live row, and set the app transaction to a number.
 
         `check` gets the previous number and the live file, for each parent that the commit is tried on. It raises
         Conflict to stop the commit. The staged file is then deleted.

@@ -154,7 +154,7 @@ class ObjectTable:
         opened = self._open()
         self.id = str(opened.metadata().id)
         self._version = opened.version()
-        self._tidied = self._version
+        self._checkpointed = self._version
 
     @property
     def _mutex(self) -> "threading.RLock":
@@ -366,11 +366,13 @@ class ObjectTable:
                 self._objects.delete(path)
 
     def notice(self, version: int) -> None:
-        """Tidy the log and sweep files every `CHECKPOINT_COMMITS` commits."""
-        if version - self._tidied >= CHECKPOINT_COMMITS and self._background.start("tidy", Path(LOG), self._tidy):
-            self._tidied = version
+        """Write a checkpoint, clean the log and sweep files, every `CHECKPOINT_COMMITS` commits."""
+        if version - self._checkpointed >= CHECKPOINT_COMMITS and self._background.start(
+            "checkpoint", Path(LOG), self._checkpoint_and_sweep
+        ):
+            self._checkpointed = version
 
-    def _tidy(self) -> str | None:
+    def _checkpoint_and_sweep(self) -> str | None:
         try:
             opened = self._open()
             opened.create_checkpoint()

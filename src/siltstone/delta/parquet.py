@@ -78,7 +78,7 @@ def write_file(table: pa.Table, path: Path, *, key: Collection[str]) -> None:
 
 
 def small_file(table: pa.Table) -> bytes:
-    """Return a few rows as the bytes of a Parquet file that is always read whole, so it has no statistics or indexes.
+    """Return a few rows as the bytes of a Parquet file that is always read whole. It has no statistics or indexes.
 
     For few bytes a codec that is quick to set up is better than one that compresses well.
     """
@@ -205,7 +205,7 @@ def _key_range(statistics: pq.Statistics | None) -> KeyRange:
 
 
 def column_statistics(metadata: pq.FileMetaData, column: str) -> list[pq.Statistics | None]:
-    """Return the statistics of a column in each row group; None if the file does not have them, or not the column."""
+    """Return a column's statistics in each row group; None if the file lacks them or the column."""
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
     index = paths.index(column) if column in paths else -1  # by path, because inner fields may have the key's name too
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]

@@ -1,11 +1,12 @@
 """LRU cache of parts of immutable files, by path and bounded by bytes.
 
-A *folder* is the unit of invalidation: one incarnation of a dataset. A *visit* is one reader at one state of a folder. When a
-visit has a newer state than all visits before it, cached parts of files that are no longer live are evicted. So rows that a
-purge or a fold removed, in this process or another one, do not stay in memory.
+A *folder* is the unit of invalidation: one incarnation of a dataset. A *visit* is one reader at one state of a folder.
+A visit with a newer state than all before it evicts cached parts of files that are no longer live. So rows that a purge
+or a fold removed, in this process or another one, do not stay in memory.
 
-Invariant: the cache holds no part of a file that was not live in the newest visited state, and nothing that was read before the
-last `forget`. A visit of an older state, or one that began before a `forget`, still reads, but caches nothing.
+Invariant: the cache holds no part of a file that was not live in the newest visited state. It holds nothing that was
+read before the last `forget`. A visit of an older state, or one that began before a `forget`, still reads, but caches
+nothing.
 """
 
 import threading

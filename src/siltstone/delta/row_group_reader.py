@@ -1,8 +1,8 @@
-"""Reads a few rows of an immutable Parquet file: its footer, some columns of a row group, rows by their number.
+"""Reads parts of an immutable Parquet file: its footer, some columns of a row group, rows by their number.
 
-Footers and columns are cached (see `read_cache`), so a file's footer is parsed once. Rows by number: Arrow cannot jump to a
-page, but it reads lazily, so a row group is read no further than the last requested row. With `keep` it is read whole and
-cached.
+Footers and columns are cached (see `read_cache`), so a file's footer is parsed once. Rows by number: Arrow cannot jump
+to a page, but it reads lazily. So a row group is read no further than the last requested row. With `keep` it is read
+whole and cached.
 
 Bloom filters are not read, because pyarrow gives their position but cannot query them. Files are sorted by key, so the ranges
 of their row groups are as selective. Missing statistics mean "may contain".

@@ -1,7 +1,7 @@
-"""Files before a log names them: each is read back and synced once, regardless of how often its commit is attempted.
+"""Files before a log names them: each is read back and synced once, however often its commit is attempted.
 
-A file is *verified* if its footer has the size, rows and columns of the commit, and it is on disk with the folders that name
-it. A writer can verify its staged file in parallel to other writers, before it has the commit lock.
+A file is *verified* if its footer has the size, rows and columns of the commit. It must also be on disk, with the
+folders that name it. A writer can verify its staged file in parallel to other writers, before it has the commit lock.
 """
 
 import os

@@ -17,8 +17,8 @@ Invariants. The commit path does not rely on the conflict checker of delta-rs. N
 step 5 leaves files that no log names. A crash after step 5 leaves the whole commit, whether or not the caller received an
 acknowledgement.
 
-Not in this module: checkpoints (see `checkpoints`) and rows. No other module writes a log entry (`entry_writer` does it for
-this one, `object_store_table` in object stores) or calls a writing method of `DeltaTable`.
+Not in this module: checkpoints (see `checkpoints`) and rows. No other module writes a log entry (`entry_writer` does it
+for this one, `object_store_table` in object stores). None calls a writing method of `DeltaTable`.
 """
 
 import contextlib
@@ -413,9 +413,9 @@ class Table(TableReader):
     def verify(self, files: tuple[DataFile, ...], *, expected: pa.Schema | None = None, exact: bool = True) -> None:
         """Read back the footer of every file and sync the file. A file is verified once, before any log entry names it.
 
-        With `expected` (the columns of a file) a writer can verify before it has the commit lock, in parallel to other
-        writers. If the table's columns change after that, the file is verified again. Files written before such a change
-        need not match the columns exactly (`exact=False`).
+        With `expected` (the columns of a file) a writer can verify before it has the commit lock, beside other writers.
+        If the table's columns change after that, the file is verified again. Files written before such a change need
+        not match the columns exactly (`exact=False`).
         """
         if not self._verified.missing(files):
             return
@@ -465,7 +465,7 @@ class Table(TableReader):
     def make_folder(self, relative: str | Path, *, exist_ok: bool = True) -> Path:
         """Create a folder for staged files below the table, and those above it. Return its path.
 
-        The table's own folder is never created: a dropped dataset would come back without its log and its marker, and no
+        The table's own folder is never created. A dropped dataset would come back without its log and its marker. No
         sweep could prove that the rows in it are ours.
 
         Raises:

@@ -1,16 +1,16 @@
 """A Delta table for reading: opened on first use, refreshed to the newest version before each use.
 
-A refresh costs a few stats when nothing has changed, and the reading of the new entries when something has (see
-`log_replay`). The table is opened (by delta-rs, or by `full_replay` while it has no checkpoint) only
+A refresh costs a few stats when nothing has changed. Otherwise it reads the new entries (see `log_replay`). The table
+is opened (by delta-rs, or by `full_replay` while it has no checkpoint) only
 
 * on first use, and after a change that entries cannot express: new metadata, a new protocol;
-* when the entry of our version is gone or differs: the log was cleaned beyond our version, or another table is here now;
+* when the entry of our version is gone or differs: the log was cleaned further, or another table is here;
 * when a checkpoint is newer than the last entry we read: another program cleaned the log in a different order;
 * when the last open was a minute ago: this bounds how long we rely on our own replay.
 
-Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log entry, a
-commit of another program, and table features that Siltstone does not write are Corruption, although delta-rs would open them.
-A log that cannot be read now, or that is cleaned during every attempt to read it, is Unavailable.
+Invariants: a table with another id, or marked dropped, is Gone; a table of a newer format is refused. A damaged log
+entry, a commit of another program, and table features that Siltstone does not write are Corruption. delta-rs would open
+them. A log that cannot be read now, or that is cleaned during every attempt to read it, is Unavailable.
 """
 
 import contextlib

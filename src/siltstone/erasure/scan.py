@@ -5,14 +5,13 @@ Three searches of every file:
 * *name*: the file's path, because a partition value can be a folder's name;
 * *raw*: its stored bytes, streamed. A text is searched in UTF-8, with JSON escapes and with URL escapes;
 * *decoded*: the decoded content. A Parquet file's string and binary columns, nested ones too, are decoded value by
-  value, because a raw search finds nothing in a compressed page. A log entry's JSON is parsed, and JSON within its
-  strings.
+  value. A raw search finds nothing in a compressed page. A log entry's JSON is parsed, and JSON within its strings.
 
 A Parquet file is identified by its first bytes, not by its name; a checkpoint is one too. A file that cannot be decoded
 is *unreadable*. Its content is unknown, so a report with such a file is not clean.
 
 Memory is bounded by one chunk of a file, one line of JSON, or one batch of one column. Numbers are deliberately not
-searched: a text is found where it is stored as text; a key that is stored as a number is not.
+searched. A text is found where it is stored as text. A key that is stored as a number is not found.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A text that still exists: its file, the search that found it, and the column or JSON member if it was decoded."""
+    """A text that still exists: its file, the search that found it, and its column or JSON member, if decoded."""
 
     file: str
     value: str
@@ -228,7 +227,7 @@ def _search_json(path: Path, name: str, needles: Needles) -> Iterable[Finding]:
 def _parsed(text: str) -> Any:  # noqa: ANN401
     """Return the JSON of a line. A line that is not valid JSON was searched raw, and counts as one text."""
     try:
-        return json.loads(text, parse_int=len)  # numbers are no texts, and Python refuses those of thousands of digits
+        return json.loads(text, parse_int=len)  # a number is not text, and Python refuses one of thousands of digits
     except ValueError:
         return text
 

@@ -4,9 +4,9 @@
 The planner of a lake does the same for the lake's own log, as an ordinary job. Every row keeps its own index in `idx`,
 so any files can be merged, in any order.
 
-One commit removes the files and adds the new ones. It moves rows only: followers skip it, and concurrent appends do
-not conflict with it. A crash before the commit leaves files that no log names. After the commit the sweep deletes the
-replaced files, after one hour at the earliest, because readers may still use them.
+One commit removes the files and adds the new ones. It moves rows only: followers skip it, and concurrent appends do not
+conflict with it. A crash before the commit leaves files that no log names. After the commit the sweep deletes the
+replaced files, after one hour at the earliest. Readers may still use them.
 """
 
 from collections.abc import Mapping, Sequence

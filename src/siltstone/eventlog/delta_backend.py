@@ -3,16 +3,16 @@
 Flow of an append:
 
 1. concurrent appends of several threads wait in the writer queue and are committed as one group;
-2. under the table's commit lock the leader brings the projection to the newest version, and checks every append of the
-   group against it; a refused append does not affect the other appends;
+2. under the table's commit lock the leader brings the projection to the newest version. It checks every append of the
+   group against it. A refused append does not affect the other appends;
 3. the new events are written, one file per day, into files that no log names yet;
-4. one commit adds the files and advances the transaction `APP_INDEX`, on which it depends: a leader that loses a race
+4. one commit adds the files and advances the transaction `APP_INDEX`, on which it depends. A leader that loses a race
    against another process checks the group again on the new version;
-5. the appends are acknowledged, and the leader hands the plan to the projection, which applies many of them in the
-   background, if possible while no thread appends. Queries read the projection once it has all commits.
+5. the appends are acknowledged, and the leader hands the plan to the projection. The projection applies many of
+   them in the background, if possible while no thread appends. Queries read the projection once it has all commits.
 
-A crash before step 4 leaves files of a dead owner, which are swept. After step 4 the events are in the table, and the
-next query of any process applies them to the projection.
+A crash before step 4 leaves files of a dead owner, which are swept. After step 4 the events are in the table. The next
+query of any process applies them to the projection.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ APP_INDEX: Final = "siltstone.index"
 PROJECTED_AT_COMMITS: Final = 32
 """Pending commits at which the projection catches up in the background. One commit of several appends suffices, too."""
 QUIET_WAITS: Final = 50
-"""Most waits for a pause in appends. After them the table is tidied even if appends continue."""
+"""Most waits for a pause in appends. After them the pending commits are applied even if appends continue."""
 QUIET_SECONDS: Final = 0.1
 """A pause: no append for this long. The projection and checkpoints compete with appends for the GIL."""
 BEHIND: Final = ProjectionBacklog(commits=4 * PROJECTED_AT_COMMITS, events=256 * PROJECTED_AT_COMMITS)
@@ -189,7 +189,7 @@ class DeltaBackend:
                 self._table.notice(committed.version)
 
     def _keep_up(self) -> str | None:
-        """Apply pending commits and tidy the table until nothing is pending.
+        """Apply pending commits and notify the table, which may write a checkpoint, until nothing is pending.
 
         It waits for a pause between appends, unless the backlog is large or the log is being closed.
         """
@@ -241,7 +241,7 @@ def open_delta(
     table = open_event_table(address, create=create, settings=settings, clock=clock)
     version = table.properties().get(PROPERTY_VERSION)
     if version is None:
-        raise InvalidRequest(f"The Delta table at {address.shown} is no event log.")
+        raise InvalidRequest(f"The Delta table at {address.shown} is not an event log.")
     if int(version) > SCHEMA_VERSION:
         raise InvalidRequest(
             f"Event log {address.shown} has version {version} of its columns; this Siltstone knows {SCHEMA_VERSION}. "

@@ -37,7 +37,7 @@ PLAIN_NAMES: Final = 64
 """Most names in one field of a plain event. With `PLAIN_TEXT` it keeps plain events far below `MAX_EVENT_BYTES`."""
 
 SHORT_JSON: Final = MAX_EVENT_BYTES // 16
-"""Shorter JSON needs no check of its stored size: UTF-8, quoting and default fields make it at most 5 times as long."""
+"""Shorter JSON needs no check of its stored size. UTF-8, quoting and default fields make it at most 5 times as long."""
 
 
 def parse_event(text: str | bytes, *, where: str = "The event") -> Event:

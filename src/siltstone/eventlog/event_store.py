@@ -313,7 +313,7 @@ def _event_row(indexed: Indexed) -> Row:
 def checksum(row: Mapping[str, Any], text: str) -> int:
     """Return the CRC-32 of a stored event; `text` is the result of `stored_json`.
 
-    The time of the append is left out, because a handle that was opened before a migration does not see that column.
+    The time of the append is left out. A handle that was opened before a migration does not see that column.
     """
     return zlib.crc32(f"{row['idx']} {text}".encode())
 
@@ -330,7 +330,7 @@ class StateChanges:
     """The states of all builds, partitions and job runs that a batch of events refers to, and their changes."""
 
     ids: dict[str, tuple[int, str | Event] | None] = field(default_factory=dict)
-    """Index of each event by its id, with the event or its text; None if the log does not have the event."""
+    """Index of each event by its id, with the event or its text; None if the log lacks the event."""
     keys: dict[str, set[Any]] = field(default_factory=dict)
     """Keys that the events refer to, by table."""
     rows: dict[str, dict[Any, Row]] = field(default_factory=lambda: {table.name: {} for table in STATES})

@@ -1,7 +1,7 @@
 """The port to the Delta table of a log, in a local folder or in an object store.
 
-An `EventTable` has the operations of a Delta table that a log needs. It commits on a version, returns the files that
-a commit has added and the live files, and writes, reads and deletes files of events.
+An `EventTable` has the operations of a Delta table that a log needs. It commits on a version. It returns the files that
+a commit has added and the live files. It writes, reads and deletes files of events.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +83,7 @@ class EventTable(Protocol):
         """Delete files that no log names."""
 
     def notice(self, version: int) -> None:
-        """Report a commit. After some commits, tidy the log and sweep files of crashed writers in the background."""
+        """Report a commit. After some commits, a background thread writes a checkpoint, and sweeps files of crashed writers."""
 
     def close(self) -> None:
         """Wait for background work."""

@@ -48,7 +48,7 @@ class LocalEventTable:
         self._swept_at: float | None = None
         self._recent: dict[str, pa.Table] = {}
         self._background = Background()
-        self._tidying = BackgroundCheckpoints(self._background, settings=settings, clock=clock)
+        self._checkpoints = BackgroundCheckpoints(self._background, settings=settings, clock=clock)
 
     def version(self) -> int:
         """Return the newest version."""
@@ -125,8 +125,8 @@ class LocalEventTable:
             self._recent.pop(path, None)
 
     def notice(self, version: int) -> None:
-        """Report a commit. After some commits, tidy the log, merge small files and sweep in the background."""
-        self._tidying.notice(self._table, version, then=self._merge_and_sweep)
+        """Report a commit. After some commits, a background thread writes a checkpoint, merges small files and sweeps."""
+        self._checkpoints.notice(self._table, version, then=self._merge_and_sweep)
 
     def _merge_and_sweep(self, table: Table) -> None:
         with suppress(SiltstoneError):  # the next notice tries again soon

@@ -1,9 +1,9 @@
 """Commits of this process to a log on Delta that the projection does not have yet.
 
-A *commit range* has no gaps: commits of this process, and commits of other processes between them that only moved
-rows. Appends are checked against the projection overlaid with the ranges above it, so they do not wait for it.
-`delta_backend` bounds the backlog. A range that is being projected is closed: it takes no more commits. It may be
-overlaid on a projection that already has it, because each of its states is in the projection, or in a later range.
+A *commit range* has no gaps: commits of this process, and commits of others between them that only moved rows. Appends
+are checked against the projection overlaid with the ranges above it, so they do not wait for it. `delta_backend` bounds
+the backlog. A range that is being projected is closed: it takes no more commits. It may be overlaid on a projection
+that already has it. Each of its states is in the projection, or in a later range.
 """
 
 import threading

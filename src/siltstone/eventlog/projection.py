@@ -1,14 +1,13 @@
 """The projection of a Delta log: its events in SQLite tables, so that it answers like any other log.
 
-It is built from the Delta table and can be deleted at any time. It stores the version of the table that it has
-reached. Before every query and every append it catches up: from the entries of the Delta log one by one or, where
-those were cleaned, from the live files that can hold events it has not seen.
+It is built from the Delta table and can be deleted at any time. It stores the version of the table that it has reached.
+Before every query and every append it catches up, from the entries of the Delta log one by one. Where those were
+cleaned, it reads the live files that can hold events it has not seen.
 
-All processes of a user on one machine share it: a file in the cache folder, named by the table's id and location, so
-that copies of a log do not share one. It stores the commit id of its version: it is rebuilt if an older or diverged
-copy replaces the log. A process catches up in transactions. Its own appends stay in memory (`pending_commits`). They
-are applied before the next query, or in the background after many commits. Until then appends are checked against
-both.
+All processes of a user on one machine share it. It is a file in the cache folder, named by the table's id and location.
+So copies of a log do not share one. It stores the commit id of its version: it is rebuilt if an older or diverged copy
+replaces the log. A process catches up in transactions. Its own appends stay in memory (`pending_commits`). They are
+applied before the next query, or in the background after many commits. Until then appends are checked against both.
 
 A projection that is broken, or of another layout, is deleted and rebuilt.
 """

@@ -294,8 +294,8 @@ def _cut(entries: Sequence[T], limit: int | None, position: Callable[[T], str] |
     has_more = len(entries) > most
     if has_more and limit is None:
         raise InvalidRequest(
-            f"There are more than {MAX_LIMIT:,} entries, which is more than one list has. Pass limit= for the first of them; "
-            "events() and page() read events in pieces, after= goes on with any other list."
+            f"There are more than {MAX_LIMIT:,} entries. Pass limit=, then after= for the next ones. "
+            "For events use events() or page()."
         )
     shown = entries[:most]
     following = position(shown[-1]) if has_more and position is not None else None

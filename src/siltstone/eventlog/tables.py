@@ -1,8 +1,8 @@
-"""The SQL tables of a log: the events in order, and states derived from them, so that every query is an index seek.
+"""The SQL tables of a log: the events in order, and derived states, so every query is an index seek.
 
 `build_events` is the log, and the only source of events. The other tables are derived from it as events are appended
-(`event_store`): the states of builds, partitions and job runs, and the events of each partition. They could be
-rebuilt from the events at any time.
+(`event_store`). They have the states of builds, partitions and job runs, and the events of each partition. They could
+be rebuilt from the events at any time.
 
 Text is compared by its bytes in all databases: in PostgreSQL by the collation "C".
 """

@@ -76,7 +76,7 @@ class CurrentStates(Protocol):
 
 
 def check(event: Event, states: CurrentStates) -> None:
-    """Refuse an event with Conflict if it is not a legal next state, or refers to something that does not exist."""
+    """Raise Conflict if an event is not a legal next state, or refers to something that does not exist."""
     build = states.build(event.build_request_id)
     payload = event.payload
     if isinstance(payload, BuildRequestEvent):

@@ -8,7 +8,7 @@
     field   = name [":"] type
 
 Text outside this grammar is refused with InvalidRequest. A word that is not in it (DEFAULT, CHECK, a length) is refused
-by name, because a dataset does not store it.
+by name. A dataset does not store it.
 """
 
 import json

@@ -37,7 +37,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Smallest and largest value of the key's first column in a file or row group; None if the footer has none."""
+    """Range (smallest, largest) of the key's first column in a file or row group; None if the footer has none."""
 
     low: Any = None
     high: Any = None

@@ -7,9 +7,8 @@ ends before `end`.
 Two rules that are easy to get wrong:
 
 - The year of a week is the ISO year, that of its Thursday: 2024-12-30 belongs to ``2025-W01``.
-- A week belongs to the month of its Thursday, as it belongs to that year. A month that was rolled up from weeks
-  therefore has up to three days of its neighbours, and lacks as many of its own. A period locates rows; it does not
-  bound their times.
+- A week belongs to the month of its Thursday, as it belongs to that year. So a month that was rolled up from weeks has
+  up to three days of its neighbours. It lacks as many of its own. A period locates rows; it does not bound their times.
 
 Every function refuses text that is not a valid period with InvalidRequest.
 """
@@ -108,7 +107,7 @@ def coarser(period: str, granularity: Granularity) -> str:
 
 
 def order(period: str) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return the sort key of a period: its start, then its end, so that the shorter of two periods is first.
+    """Return the sort key of a period: its start, then its end. The shorter of two periods is first.
 
     >>> sorted(["2026-11", "2026-11-01", "2026-10-31T23", "2026-11-01T00"], key=order)
     ['2026-10-31T23', '2026-11-01T00', '2026-11-01', '2026-11']

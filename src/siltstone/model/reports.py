@@ -99,7 +99,7 @@ class OutputFile(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport(_Plain):
-    """Result of a fold, in exact counts. `delta_rows` and `deltas_merged` are names of earlier systems.
+    """Result of a fold, in exact counts.
 
     `files_removed` and `files_added` are files of base. `change_files` are the folded files of changes.
     In a log, visible appends count as upserts.
@@ -125,20 +125,6 @@ class CompactReport(_Plain):
     change_files: int = 0
     change_bytes: int = 0
     outputs: tuple[OutputFile, ...] = ()
-
-    @property
-    def delta_rows(self) -> int:
-        """The same as `change_rows`."""
-        return self.change_rows
-
-    @property
-    def deltas_merged(self) -> int:
-        """The same as `batches_folded`."""
-        return self.batches_folded
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the value as plain data, also under the names of earlier systems."""
-        return asdict(self) | {"delta_rows": self.delta_rows, "deltas_merged": self.deltas_merged}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "CompactReport":
@@ -203,7 +189,7 @@ class FailedAttempt(_Plain):
     files: int
     failure: str
     error: str
-    halved: bool
+    split: bool
     """True if the job was then split into two attempts with half as many files."""
 
 

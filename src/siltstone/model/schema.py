@@ -1,8 +1,8 @@
 """Schemas that a user may declare, their canonical form, and their fingerprint.
 
-The canonical form is a `pyarrow.Schema` whose types are exactly those that Delta can store (strings as ``string``,
-timestamps in microseconds, UTC or without zone). The text form is the Delta type name (``long``, ``decimal(10,2)``,
-``array<string>``). Output shows it, and fingerprints are made of it.
+The canonical form is a `pyarrow.Schema` whose types are exactly those that Delta can store. Strings are ``string``.
+Timestamps are in microseconds, in UTC or without zone. The text form is the Delta type name (``long``,
+``decimal(10,2)``, ``array<string>``). Output shows it, and fingerprints are made of it.
 
 Checks refuse a schema with InvalidRequest. Its message names the column, and what to write instead.
 """
@@ -98,7 +98,7 @@ def a_type(kind: pa.DataType) -> str:
 
 
 def inner_types(first: pa.DataType, second: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]] | None:
-    """Return pairs of the types inside two lists, maps, or structs of the same fields; None for any other two types.
+    """Return pairs of the types inside two lists, maps, or structs of the same fields; None for other types.
 
     >>> inner_types(pa.list_(pa.int8()), pa.list_(pa.int64()))
     [(DataType(int8), DataType(int64))]

@@ -1,10 +1,10 @@
 """Selects the small files that one rewrite merges: one rule for change files and event logs, planner and job. Pure.
 
 Files belong to size classes. The limit of a class is 32 times that of the class below. The lowest class with enough
-files is merged first, so that small files are not copied together with large ones each time.
+files is merged first. So small files are not copied together with large ones each time.
 
 Change files are merged in the order of their sequences. A run leaves out no file in between, so it takes smaller ones
-along. Events carry their own index, so files of an event log are merged in any order: a run has files of exactly one
+along. Events carry their own index, so files of an event log are merged in any order. A run has files of exactly one
 class.
 """
 

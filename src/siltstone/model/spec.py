@@ -134,7 +134,7 @@ def make_spec(  # one parameter for each thing that `create` fixes
 ) -> Spec:
     """Return the specification of a keyed dataset or of a log. The default sort order of a log is its time.
 
-    InvalidRequest if both a key and a time are given, or neither, or an option of logs for a keyed dataset.
+    InvalidRequest for both a key and a time, for neither, or for an option of logs for a keyed dataset.
     """
     if bool(key) == (time is not None):
         raise InvalidRequest("Name at least one key column, or the time column of a log (time=); one of the two.")

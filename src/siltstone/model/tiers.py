@@ -1,8 +1,7 @@
 """Tiers: the rules by which files of closed periods are rolled up, as data.
 
-A tier merges files of its `source` granularity, and of every finer one, into periods of its `target` granularity,
-which is the same or a coarser one. A later roll-up therefore also merges the files that late rows left in finer
-periods.
+A tier merges files of its `source` granularity, and of every finer one, into periods of its `target` granularity. That
+is the same or a coarser one. A later roll-up therefore also merges the files that late rows left in finer periods.
 
 Defaults are changed by name, for a lake and then for a dataset: ``{"daily": {"min_files": 6}, "weekly": {"enabled":
 true}}``. A new name adds a tier and needs every field that has no default. In the text of a setting, this is the same
@@ -64,7 +63,7 @@ class Tier:
     cron: str
     enabled: bool = True
     quiet_seconds: int = 0
-    """Minimum age of the newest file that brought rows, in seconds. 0 means no check."""
+    """Minimum age of the newest file that added rows, in seconds. 0 means no check."""
     quiet_until_seconds: int = 7 * DAY_SECONDS
     """Age after the end of a period, in seconds, from which `quiet_seconds` is no longer checked."""
 

@@ -15,9 +15,8 @@
    steps.
 5. The caller waits `GRACE_SECONDS` more and gets the error. An engine that does not stop is left behind on its thread.
 
-Work and results pass between the caller's thread and the others by objects that are implemented in C: locks, lists,
-simple queues. Events, conditions, futures and `queue.Queue` are Python code. Ctrl-C in the middle of it would leave
-their locks acquired.
+Work and results pass between threads by objects that are implemented in C: locks, lists, simple queues. Events,
+conditions, futures and `queue.Queue` are Python code. Ctrl-C in the middle of it would leave their locks acquired.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ IDLE_SECONDS: Final = 5.0
 """Time after which an idle worker thread ends."""
 SIGNAL_SECONDS: Final = 0.1
 """Longest delay until the waiting caller handles a signal or its time limit."""
-UNHEARD_SECONDS: Final = 5.0
+INTERRUPT_SECONDS: Final = 5.0
 """Longest wait after Ctrl-C for work that does not end."""
 AHEAD: Final = 2
 """Items of a stream that are produced before the caller reads them."""
@@ -89,7 +88,7 @@ class CancelToken:
         if not self._limit:
             return Unavailable("The query was cancelled.", reason=Reason.CANCELLED)
         return Unavailable(
-            f"The query took longer than {self._limit:g} s and was ended. Nothing was changed. Ask for less, or raise the limit "
+            f"The query took longer than {self._limit:g} s and was ended. Nothing was changed. Request less, or raise the limit "
             "(timeout=, --timeout or the setting query_seconds).",
             reason=Reason.TIME_LIMIT,
         )
@@ -141,7 +140,7 @@ class ActiveQuery:
 
     @property
     def blocks_close(self) -> bool:
-        """True if the lake must not be closed yet: a caller waits for the query, or it reads the lake's memory."""
+        """True if the lake must not be closed: a caller waits for the query, or it reads the lake's memory."""
         return not self._is_abandoned or any(interrupter.in_process for interrupter in self._interrupters)
 
     @contextmanager
@@ -290,8 +289,8 @@ class ActiveQueries:
 class InterruptibleExecutor:
     """Runs calls on worker threads while their callers wait for signals and time limits. Thread-safe.
 
-    Starting a thread takes as long as a small answer, so an idle one waits for the next call. An exception between the
-    claim of a thread and the hand-over of its job leaves a thread that ends by itself.
+    Starting a thread takes as long as a small answer, so an idle one waits for the next call. An exception between a
+    thread's claim and the hand-over of its job leaves a thread that ends by itself.
     """
 
     def __init__(self) -> None:
@@ -301,7 +300,7 @@ class InterruptibleExecutor:
         """Run work that may block its thread for long, and return its result.
 
         An exception in the waiting caller (Ctrl-C) interrupts the work. It is raised when that has ended, or after
-        `UNHEARD_SECONDS`. The error of `give_up` is raised at once; the work may go on.
+        `INTERRUPT_SECONDS`. The error of `give_up` is raised at once; the work may go on.
         """
         job = _Job(work)
         error: BaseException | None = None
@@ -311,7 +310,7 @@ class InterruptibleExecutor:
             while error is None and not job.wait(SIGNAL_SECONDS):
                 error = give_up()
         except BaseException:
-            until = time.monotonic() + UNHEARD_SECONDS
+            until = time.monotonic() + INTERRUPT_SECONDS
             while not (job.cancel() or job.is_done) and time.monotonic() < until:
                 interrupt()
                 job.wait(TICK_SECONDS)
@@ -404,7 +403,7 @@ class _WorkerThread(threading.Thread):
 
 
 def stream_from_thread(make: Callable[[], Iterator[_T]], *, end: Callable[[], object], give_up: GiveUp) -> Iterator[_T]:
-    """Yield the items of an iterator that runs on a thread of its own, a few items ahead of the caller.
+    """Yield the items of an iterator that runs on its own thread, a few items ahead of the caller.
 
     `end` makes the iterator end early. It is called when the caller reads no further. The error of `give_up` is raised,
     and ends the iterator also while the caller reads nothing.

@@ -1,7 +1,7 @@
 """Answers a query on the hot engine: translated once, run inside a reader's transaction, with Spark's types.
 
-A row can raise an error while the query runs: an overflow, a division by zero, or letters that the engines treat
-differently. Then `HotExecutionFailed` is raised, and Spark answers a query for which either engine is allowed.
+A row can raise an error while the query runs. The cause is an overflow, a division by zero, or letters that the engines
+treat differently. Then `HotExecutionFailed` is raised, and Spark answers a query for which either engine is allowed.
 """
 
 import datetime
@@ -101,8 +101,8 @@ def _translate(admitted: CheckedQuery, schemas: Mapping[str, pa.Schema], *, max_
 
     try:
         translated = translate(admitted.tree, tables=relation, parameters=admitted.parameters, limit=max_rows + 1)
-    except Unsupported as outside:
-        return str(outside)
+    except Unsupported as error:
+        return str(error)
     except _ODD_TREES:
         return "a form that it does not know"
     return HotPlan(translated=translated, sources=sources, schema=answered_schema(translated.schema))
@@ -195,8 +195,8 @@ def registered(view: "HotSnapshot", tables: Mapping[str, pa.Table]) -> Iterator[
             check_values(table)
         with change_set.registered(reader.cursor, {names[name]: table for name, table in tables.items()}):
             yield replace(view, reader=reader, tables=names, schemas=schemas)
-    except UnsupportedType as unfit:
-        raise HotExecutionFailed(str(unfit).rstrip(".")) from unfit
+    except UnsupportedType as error:
+        raise HotExecutionFailed(str(error).rstrip(".")) from error
     finally:
         reader.end()
 

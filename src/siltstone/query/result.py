@@ -111,7 +111,7 @@ class QueryResult:
 
     def _cut_text(self, consequence: str) -> str:
         return (
-            f"The query has more than the {self.row_count:,} rows that came back (the setting max_rows). {consequence} "
+            f"The query has more than the {self.row_count:,} rows that were returned (the setting max_rows). {consequence} "
             "Pass max_rows= to choose how many; read all of them with lake.stream_sql(...).read_all(), or take those that are "
             "here with to_arrow(allow_truncated=True), to_pandas or to_polars likewise."
         )

@@ -58,7 +58,7 @@ class ResultCache:
             return result
 
     def put(self, key: Hashable | None, result: QueryResult, *, since: int) -> None:
-        """Cache a result, if it has a key, is not too large, and the cache was not cleared since its query began."""
+        """Cache a result that has a key and is not too large, unless the cache was cleared since its query began."""
         size = result.table.nbytes + ENTRY_BYTES
         if key is None or size * LARGEST_SHARE > self._budget:
             return
@@ -96,7 +96,7 @@ class ResultCache:
         with self._mutex:
             entry = self._pages.get(query_id)
         if entry is None:
-            raise NotFound(f"No result {query_id!r} is kept; the last {PAGED_RESULTS} are. Ask the query again.")
+            raise NotFound(f"No result {query_id!r} is cached; the last {PAGED_RESULTS} are. Run the query again.")
         result, _ = entry
         start = (number - 1) * size
         more = result.truncated or result.row_count > start + size

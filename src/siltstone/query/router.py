@@ -3,8 +3,8 @@
 0. A worker thread runs the query. Its caller waits no longer than the time limit (`cancellation.py`).
 1. The gate admits the text, or returns it from its cache.
 2. The query is translated for the hot engine, or rejected with the reason why it is outside the subset.
-3. If every dataset is resident, each is pinned once and the hot engine answers. Small cold datasets are filled first,
-   because that is quicker than Spark's first answer.
+3. If every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
+   resident are filled first, because that is quicker than Spark's first answer.
 4. Otherwise Spark answers, and the missed datasets are filled in the background.
 5. Results are cached by query, parameter values and the state of every dataset. They are reused while these are the
    same.
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 MAX_ID_CHARS: Final = 128
 MAX_ROWS: Final = 100_000
 FILLS: Final = 4
-"""Most fills of cold datasets for one query. Another process or thread may evict them before they are read."""
+"""Most fills of datasets for one query. Another process or thread may evict them before they are read."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
 """Longest wait for other fills before a small fill, if Spark can answer as well."""
 _T = TypeVar("_T")
@@ -254,7 +254,7 @@ class Router:
     def explain(self, request: QueryRequest) -> QueryPlanInfo:
         """Return the engine that would answer, the reason and the plan, without running the query.
 
-        Small cold datasets that the query would fill are filled. Spark is started only for the engine ``spark``.
+        Small datasets that the query would fill are filled. Spark is started only for the engine ``spark``.
 
         Raises:
             InvalidRequest: see `execute`.
@@ -301,7 +301,7 @@ class Router:
         resident = {name: decision.reason for name, decision in decisions.items()}
         try:
             self._check_hot_allowed(request, admitted)
-            self._fill_cold(request, admitted, query)
+            self._fill_missing(request, admitted, query)
             with self._pinned(request, admitted) as view:
                 plan = self._plan(view.schemas, request, admitted)
                 text = hot_executor.explained(plan, admitted.parameters, view)
@@ -323,8 +323,8 @@ class Router:
             return self._answer_hot(request, admitted, query)
         except _NotHot as miss:
             reason, missed = str(miss), miss.names
-        except NotResident as cold:
-            reason, missed = str(cold), admitted.names
+        except NotResident as miss:
+            reason, missed = str(miss), admitted.names
         except HotExecutionFailed as failed:
             if request.engine is Engine.HOT:
                 raise InvalidRequest(
@@ -349,12 +349,12 @@ class Router:
             try:
                 return self._pinned_answer(request, admitted, query)
             except NotResident:
-                self._fill_cold(request, admitted, query)
+                self._fill_missing(request, admitted, query)
         try:
             return self._pinned_answer(request, admitted, query)
-        except NotResident as cold:
+        except NotResident as miss:
             if request.engine is Engine.HOT:
-                raise Unavailable(f"{cold} That happened again and again before it was read. Try again.") from cold
+                raise Unavailable(f"{miss} That happened again and again before it was read. Try again.") from miss
             raise
 
     @staticmethod
@@ -380,7 +380,7 @@ class Router:
 
     @contextmanager
     def _pinned(self, request: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
-        """Give the resident datasets of a query, or the raw rows of small datasets, which are read for this query only."""
+        """Give the resident datasets of a query, or the raw rows of small datasets, read for this query only."""
         names = admitted.names
         if not admitted.is_raw:
             with self._hot().pinned(names) as view:
@@ -397,14 +397,14 @@ class Router:
     def _plan(self, schemas: Mapping[str, pa.Schema], request: QueryRequest, admitted: CheckedQuery) -> HotPlan:
         try:
             return self._translations.plan(admitted, schemas, max_rows=request.max_rows)
-        except Unsupported as outside:
-            raise _NotHot(f"Outside the hot subset: {outside}.") from outside
+        except Unsupported as error:
+            raise _NotHot(f"Outside the hot subset: {error}.") from error
 
-    def _fill_cold(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
-        """Fill the cold datasets of a query inside the subset, if they are small or the hot engine was requested.
+    def _fill_missing(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> None:
+        """Fill a query's datasets that are not resident, if they are small or the hot engine was requested.
 
-        If the hot engine was requested, the query waits for other fills until its time limit. Otherwise it waits
-        `AT_ONCE_WAIT_SECONDS`, because Spark is quicker then.
+        A query outside the subset fills nothing. If the hot engine was requested, the query waits for other fills until
+        its time limit. Otherwise it waits `AT_ONCE_WAIT_SECONDS`, because Spark is quicker then.
         """
         if admitted.is_raw:
             return
@@ -414,15 +414,15 @@ class Router:
         self._plan({name: store.schema for name, store in stores.items()}, request, admitted)
         cache = self._hot()
         decisions = {name: cache.decide(name) for name in names}
-        cold = {name: decision for name, decision in decisions.items() if not decision.resident}
-        rows = sum(_rows(stores[name]) for name in cold)
-        for name, decision in cold.items():
+        missing = {name: decision for name, decision in decisions.items() if not decision.resident}
+        rows = sum(_rows(stores[name]) for name in missing)
+        for name, decision in missing.items():
             free = decision.filling or (decision.admitted and not decision.evict)
             small = rows <= self._settings.hot_at_once_rows and free
             if not small and not hot_only:
-                raise _NotHot(f"{name}: {decision.reason}", names=tuple(cold))
+                raise _NotHot(f"{name}: {decision.reason}", names=tuple(missing))
         wait = WaitPolicy(seconds=math.inf if hot_only else AT_ONCE_WAIT_SECONDS, check=query.check)
-        for name in cold:
+        for name in missing:
             cache.fill(name, by_name=hot_only, wait=wait)
 
     def _answer_on_spark(

@@ -1,7 +1,8 @@
 """Finds the rows in memory that meet a condition, without Spark.
 
-The condition is processed like a query: the gate, the translation to DuckDB's SQL with Spark's meaning, a DuckDB
-without access to files or network. DuckDB only finds the row numbers, so the rows themselves stay unchanged.
+The condition is processed like a query, by the gate and the translation to DuckDB's SQL with Spark's meaning. It runs
+in a DuckDB without access to files or network. DuckDB only finds the row numbers, so the rows themselves stay
+unchanged.
 """
 
 import contextlib

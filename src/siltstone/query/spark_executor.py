@@ -2,7 +2,7 @@
 
 1. Every dataset is pinned once. Its frame becomes a view with an unguessable name for the duration of the query.
 2. The text that the gate has written is sent.
-3. At most `max_rows` rows are returned at once, or all rows as a stream of a few thousand at a time.
+3. At most `max_rows` rows are returned at once, or all rows as a stream, a few thousand at a time.
 
 A query has a tag. `cancellation.py` interrupts Spark by that tag once the query is cancelled or its time is up.
 
@@ -100,7 +100,7 @@ class SparkQuery:
 
     @_retried
     def answer(self, most: int) -> pa.Table:
-        """Return at most so many rows. Errors are those of `Router.execute`."""
+        """Return at most `most` rows. Errors are those of `Router.execute`."""
         opened = self._checked_datasets()
         session = self._session()
         failure: Exception | None = None
@@ -129,7 +129,7 @@ class SparkQuery:
                     yield as_answered_batch(batch)
         except _failures() as error:
             failure = self._missing_file(error)
-            raise _vanished(opened, "A file disappeared while the rows were read. Ask again.") from failure
+            raise _vanished(opened, "A file disappeared while the rows were read. Run the query again.") from failure
 
     @_retried
     def explain(self, *, start: bool) -> str:
@@ -151,7 +151,7 @@ class SparkQuery:
             return _PLACE.sub("<files>", plan)  # everyone who may query sees a plan, and must not see where the lake is
         except _failures() as error:
             failure = self._missing_file(error)
-            raise _vanished(opened, "A file disappeared while the query was planned. Ask again.") from failure
+            raise _vanished(opened, "A file disappeared while the query was planned. Run the query again.") from failure
 
     def _session(self) -> "SparkSession":
         """Return the session that answers the query."""

@@ -30,12 +30,12 @@ _UNFIT: Final = (
 )
 """Class names and words of Python, pyarrow and Spark. Of an error in a task Spark returns only the traceback."""
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function that a task applies to its rows."""
 
 
 class WorkersUnfit(Exception):  # noqa: N818
-    """Spark's tasks cannot run it: Python or pyarrow is missing there, rows are too wide, or a file is not sorted."""
+    """Spark's tasks cannot run it: Python or pyarrow is missing, rows are too wide, or a file is not sorted."""
 
 
 def send_by_value() -> None:
@@ -52,7 +52,7 @@ def in_numbered_tasks(spark: "SparkSession", count: int, work: Callable[[int], b
         yield row["id"], row["answer"]
 
 
-def answers(frame: "DataFrame", work: Work, schema: str) -> pa.Table:
+def answers(frame: "DataFrame", work: TaskFunction, schema: str) -> pa.Table:
     """Run `work` over the frame's partitions and return their small results.
 
     Raises:

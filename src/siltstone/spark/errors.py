@@ -167,7 +167,7 @@ def noticing_absence() -> Iterator[None]:
 
 
 def error_line(error: Exception) -> str:
-    """Return the message of a Spark error as sentences in one line, without tasks and stack, which do not help a user.
+    """Return the message of a Spark error as sentences in one line, without the tasks and the stack.
 
     For an error of a Python worker it is the last line of its traceback. Otherwise it lists the causes from the outermost,
     which names the file, to the innermost, which names the value.

@@ -1,7 +1,7 @@
 """Tags on Spark's work, by which another thread can cancel it.
 
-Spark has two kinds: the tags of a Connect session, and the job tags of a classic session's context. A classic session has the
-first kind, too, but only the thread that set such a tag can interrupt by it.
+Spark has two kinds: the tags of a Connect session, and the job tags of a classic session's context. A classic session
+has the first kind, too. But only the thread that set such a tag can interrupt by it.
 """
 
 from contextlib import suppress

@@ -144,7 +144,7 @@ def archive_options(folder: Path, key: str) -> list[str]:
                     part.unlink()
                 elif _is_complete(part):
                     part.rename(archive)
-        _tidy(folder, now_seconds=clock.now().timestamp())
+        _delete_old_archives(folder, now_seconds=clock.now().timestamp())
         if archive.is_file():
             os.utime(archive)
             return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
@@ -158,7 +158,7 @@ def _is_complete(part: Path) -> bool:
         return file.read(len(ARCHIVE_MAGIC)) == ARCHIVE_MAGIC
 
 
-def _tidy(folder: Path, *, now_seconds: float) -> None:
+def _delete_old_archives(folder: Path, *, now_seconds: float) -> None:
     """Delete recordings of crashed JVMs, and all archives except the last used ones."""
     with suppress(FileNotFoundError):
         for part in folder.glob("*.part"):

@@ -70,7 +70,7 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""The gateway sets the level of its own logger for the whole log, and logs that, unless the two levels agree."""
+"""Unless the two levels agree, the gateway sets its own logger's level for the whole log, and logs that."""
 EXECUTOR_LOG_SETTINGS: Final = """\
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = error

@@ -1,8 +1,8 @@
-"""Files that Spark's executors write: into a folder that no log names yet, then listed, cleaned of side files and verified.
+"""Files of Spark's executors: written into a folder that no log names, then listed, cleaned of side files, verified.
 
-A folder belongs to one attempt of one owner (``data/<owner>/<attempt>/``), so that a zombie task of another attempt can never
-add a file to it. Spark's ``.crc`` and ``_SUCCESS`` files are removed: they contain checksums of rows that may have to be
-forgotten, and no reader needs them.
+A folder belongs to one attempt of one owner (``data/<owner>/<attempt>/``). So a zombie task of another attempt can
+never add a file to it. Spark's ``.crc`` and ``_SUCCESS`` files are removed. They contain checksums of rows that may
+have to be erased, and no reader needs them.
 """
 
 import contextlib

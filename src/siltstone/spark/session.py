@@ -5,11 +5,11 @@
 1. the session that the caller passed in;
 2. the session that is active in this process;
 3. a Spark Connect session, if the setting `spark_remote` names a server;
-4. a session on a local server that commands share (`shared_server.py`), one server for queries and another one for jobs, unless
-   the setting `spark_shared` is false or `spark_master` names a cluster;
+4. a session on a local server that commands share (`shared_server.py`), unless `spark_shared` is false or
+   `spark_master` names a cluster. There is one server for queries and another one for jobs;
 5. a session of our own, on the master that the setting `spark_master` names.
 
-PySpark is imported when a session is requested, never before, because a command that needs no Spark must not pay for it.
+PySpark is imported when a session is requested, never before. A command that needs no Spark must not pay for it.
 
 Spark's own Connect client waits ten minutes for a dead server, and again when the process ends. Our sessions give up earlier
 and are released before the process ends. A session whose shared server died is replaced on next use.

@@ -1,4 +1,4 @@
-"""Reads CSV inside Spark's Python workers: a line becomes a row of the dataset's types, or gets the reason of its refusal.
+"""Reads CSV inside Spark's Python workers: a line becomes a row of the dataset's types, or is refused.
 
 A line is a row. Python's `csv` splits lines into fields, strictly: an unclosed quote, or text after a closing quote, is refused.
 So is a quote inside an unquoted field. Fields are read by the rules of `values`. Arrow casts whole columns if all fields have a

@@ -1,10 +1,11 @@
-"""Reads JSON inside Spark's Python workers: a text becomes rows of the dataset's types, or gets the reason of its refusal.
+"""Reads JSON inside Spark's Python workers: a text becomes rows of the dataset's types, or is refused with a reason.
 
-Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines: what it
-accepts under the dataset's types has the same meaning. A batch that it refuses is read again line by line, which also finds the
-lines at fault. `dataset.load.file_formats` uses it.
+Values are read exactly as an upsert reads them (`values`). Arrow's own JSON parser is tried first on a batch of lines.
+What it accepts under the dataset's types has the same meaning. A batch that it refuses is read again line by line,
+which also finds the lines at fault. `dataset.load.file_formats` uses it.
 
-Terms: a *text* is a line of NDJSON, or a whole JSON file (one array, one object, or one object per line).
+Terms: a *text* is a line of NDJSON, or a whole JSON file. Such a file has one array, one object, or one object per
+line.
 """
 
 import io
@@ -24,7 +25,7 @@ from siltstone.spark_tasks.values import MISFITS, Reader, cast_exactly, read_jso
 TEXT: Final = "_text"
 FILE: Final = "_file"
 UNREAD: Final = "_unread"
-"""Columns beside the dataset's own: the original text, its file, and why it could not be read (null if it could)."""
+"""Further columns: the original text, its file, and why it could not be read (null if it could)."""
 MAX_TEXT_CHARS: Final = 10_000
 ROWS_PER_BATCH: Final = 50_000
 BLOCK_BYTES: Final = 64 * 1024 * 1024
@@ -165,7 +166,7 @@ def _rows(batch: pa.RecordBatch, job: JsonJob) -> Iterator[_Row]:
 
 
 def _objects(text: bytes, *, whole: bool) -> Iterator[tuple[dict[str, Any] | None, str | None, bytes, int | None]]:
-    """Yield each object of a text, or the reason of its refusal, with its own text or its position in an array."""
+    """Yield each object of a text, or why it was refused, with its text or its position in an array."""
     if not text.strip():
         return
     try:

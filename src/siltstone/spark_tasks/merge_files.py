@@ -21,7 +21,7 @@ READ_THREADS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """One task: the rows of these files from `low` to below `high` by the first sort column; None for no bound.
+    """One task: the rows of these files from `low` to below `high` by the first sort column (None: no bound).
 
     Rows without a value belong to the lowest range.
     """

@@ -6,9 +6,10 @@ moves a decimal point or skips a row group. So each file gets a *checksum block*
 
     pages | page indexes, bloom filters | block | footer, its length, "PAR1"
 
-The block has a CRC-32 of the bytes between the pages and the block (the *indexes*) and one of everything after the block (the
-*footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can read the file. A file
-without a block was written by an earlier version or by another program, and is read without this check.
+The block has a CRC-32 of the bytes between the pages and the block (the *indexes*). A second one is of everything after
+the block (the *footer*). Readers find everything by offset from the start, or from the end, so any Parquet reader can
+read the file. A file without a block was written by an earlier version or by another program. It is read without this
+check.
 
 A mismatch is `pyarrow.ArrowInvalid`, like other damage that Arrow finds. Damage may also be an OSError without a number.
 """

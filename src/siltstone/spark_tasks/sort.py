@@ -1,8 +1,9 @@
 """Sorted loads inside Spark's Python workers: sample keys, spread rows over key ranges, gather each range.
 
-Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*: an Arrow file with a
-batch for each key range, repeated each time the rows fill its memory. A gathering task reads its ranges, one after the other,
-from all runs, and sorts each in memory. `dataset.load.sorted_write` plans these tasks.
+Rows come from Spark, or a task reads its parts of Parquet files itself. A spreading task writes one *run*: an Arrow
+file with a batch for each key range. The batches are repeated each time the rows fill its memory. A gathering task
+reads its ranges, one after the other, from all runs, and sorts each in memory. `dataset.load.sorted_write` plans these
+tasks.
 """
 
 import os
@@ -136,7 +137,7 @@ def _thinned(keys: pa.Table, share: float, random: np.random.Generator) -> pa.Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
-    """How rows are spread: the sorted first keys of all ranges except the lowest, and the column that marks bad rows."""
+    """How rows are spread: the sorted first keys of all ranges but the lowest, and the column of bad rows."""
 
     folder: str
     key: tuple[str, ...]
@@ -224,7 +225,10 @@ class Share:
 
 
 def gatherer(shares: Sequence[Share], job: Gathering) -> Callable[[int], bytes]:
-    """Return the function that writes the ranges of a share as one sorted file: its name, empty if a key is repeated."""
+    """Return the function that writes the ranges of a share as one sorted file.
+
+    It returns the file's name, empty if a key is repeated.
+    """
 
     def gather(number: int) -> bytes:
         share = shares[number]

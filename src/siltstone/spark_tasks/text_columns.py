@@ -1,4 +1,4 @@
-"""Casts whole columns of text with Arrow, if every text has a plain form that Arrow reads exactly as `values` does.
+"""Casts columns of text with Arrow, if every text has a plain form that Arrow reads exactly as `values` does.
 
 `csv_rows` and `json_rows` try this first, and read the other columns value by value.
 """

@@ -33,7 +33,7 @@ MISFITS: Final = (
 DAY_MICROS: Final = 86_400_000_000
 FIRST_DAY: Final = -719_162
 LAST_DAY: Final = 2_932_896
-"""The first day of year 1 and the last day of year 9999, in days since 1970: the range that every reader can show."""
+"""The first day of year 1 and the last day of year 9999, in days since 1970. Every reader can show this range."""
 MAX_VALUE_CHARS: Final = 100
 """Longest part of a value, in characters, that a message shows."""
 MAX_DECIMAL_EXPONENT: Final = 400
@@ -363,7 +363,7 @@ def has_times(kind: pa.DataType) -> bool:
 
 
 def inner_arrays(array: pa.Array) -> list[pa.Array]:
-    """Return the values inside of a nested array, one level deep: of its own rows only; none of a plain array.
+    """Return the values inside a nested array, one level deep, of its own rows only; none of a plain array.
 
     >>> inner_arrays(pa.array([[1], [2, 3]]).slice(1))[0].to_pylist()
     [2, 3]
@@ -377,7 +377,7 @@ def inner_arrays(array: pa.Array) -> list[pa.Array]:
 
 
 def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
-    """True if a date or a time of a column, at any depth, is not in the years 1 to 9999."""
+    """True if a date or time of a column, at any depth, is not in the years 1 to 9999."""
     if not has_times(column.type):
         return False
     if isinstance(column, pa.ChunkedArray):
@@ -396,7 +396,7 @@ def outside_years(column: pa.Array | pa.ChunkedArray) -> bool:
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast values that Arrow has parsed. Raise one of `MISFITS` if a value must be read individually.
 
-    Such values are NaN, infinity, integers that a float may not represent exactly, and times outside of the years 1 to 9999.
+    Such values are NaN, infinity, integers that a float may not represent exactly, times outside the years 1 to 9999.
     """
     if pa.types.is_floating(kind):
         small = pc.less(pc.abs(column), EXACT_SINGLES if pa.types.is_float32(kind) else EXACT_DOUBLES)

@@ -37,7 +37,7 @@ def run(
     *,
     once: Annotated[bool, typer.Option("--once", help="Run one cycle of everything now, then end.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="WORK", help="Only this tier or kind of job; may be repeated.")
+        list[str] | None, typer.Option("--only", metavar="JOB", help="Only this tier or kind of job; may be repeated.")
     ] = None,
     catalog: Annotated[
         list[str] | None,

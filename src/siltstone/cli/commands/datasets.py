@@ -137,7 +137,7 @@ def list_datasets(call: Invocation) -> None:
     def people() -> None:
         try:
             lake.require_exists()
-        except NotFound as note:  # an empty list is no error, but the path may be wrong
+        except NotFound as note:  # an empty list is not an error, but the path may be wrong
             render.write_note(str(note))
             return
         if not infos:
@@ -229,7 +229,7 @@ def alter(
     r"""Add columns, widen types, comment and tag columns.
 
     Readers and writers continue meanwhile. Files are not rewritten. Types can be widened from an integer type to a
-    longer one, and from float to double; not those of the key.
+    longer one, and from float to double. Types of the key cannot be widened.
 
     \b
     silt alter crm.sales.candidates --add 'score BIGINT, source STRING' --default source=import
@@ -275,7 +275,7 @@ def drop(
 ) -> None:
     r"""Drop a dataset and delete its files.
 
-    There is no way back. A broken dataset can be dropped, too.
+    This cannot be undone. A broken dataset can be dropped, too.
 
     \b
     silt drop crm.sales.calls --dry-run

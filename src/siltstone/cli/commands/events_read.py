@@ -214,7 +214,7 @@ def builds(
             listed = LimitedList([opened.build(build)])
         else:
             listed = opened.builds(limit=limit, statuses=statuses, after=after)
-    columns = [BUILD, "status", "asked for", "created", "updated", "message"]
+    columns = [BUILD, "status", "requested", "created", "updated", "message"]
     rows = [
         [
             b.build_request_id,

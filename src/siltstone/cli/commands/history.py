@@ -40,7 +40,7 @@ def history(
 
     The newest comes first. No Spark is used.
 
-    For a dataset the output has its commits, and the process that made each. The log of changes is kept for minutes,
+    For a dataset the output has its commits, and the process that made each. The log of changes is retained for minutes,
     that of base for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's
     journal, which is never shortened and holds no values of rows.
 
@@ -94,7 +94,7 @@ def _answer_cycles(call: Invocation, cycles: "list[CycleEntry]") -> None:
 
 
 def _answer_jobs(call: Invocation, records: "list[JobRecord]") -> None:
-    columns = ["cycle", "work", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
+    columns = ["cycle", "job", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
     rows: list[list[object]] = []
     for record in records:
         data, done = record.to_dict(), record.done

@@ -50,7 +50,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only", metavar="WORK", help="With --plan or --cycle: only this tier or kind of job; may be repeated."
+            "--only", metavar="JOB", help="With --plan or --cycle: only this tier or kind of job; may be repeated."
         ),
     ] = None,
     force: Annotated[
@@ -351,7 +351,7 @@ def _vacuum_preview(report: Mapping[str, Any]) -> str:
 def _vacuum_line(report: Mapping[str, Any]) -> str:
     verb = "would delete" if report["dry_run"] else "deleted"
     files = f"{render.counted(len(report['files']), 'file')}, {render.size(report['bytes'])}"
-    return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are kept."
+    return f"{report['dataset']}: {verb} {files}; the last {report['retention_hours']:g} h are retained."
 
 
 COMMANDS: Final[Commands] = {MAINTENANCE: {"compact": compact, "cluster": cluster, "vacuum": vacuum}}

@@ -48,7 +48,7 @@ def _show(name: str | None, shown: tuple[Tier, ...]) -> None:
     if not shown:
         render.write_line(f"Dataset {name} is keyed and has no tiers; they roll up the periods of logs.")
         return
-    columns = ["tier", "from", "to", "enabled", "age", "files", "target", "files a job", "quiet", "looked at"]
+    columns = ["tier", "from", "to", "enabled", "age", "files", "target", "files a job", "quiet", "cron"]
     rows = [
         [
             tier.name,

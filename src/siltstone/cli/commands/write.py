@@ -388,12 +388,12 @@ def _check_source(
 ) -> None:
     if bool(paths) == (jdbc is not None):
         raise InvalidRequest("Name the files to load, or a database with --jdbc; one of the two.")
-    unfit = database if jdbc is None else files_only
-    for name, value in unfit.items():
+    unusable = database if jdbc is None else files_only
+    for name, value in unusable.items():
         if value is not None:
             option = {"header": "--no-header", "password": "--password-env"}.get(name, f"--{name.replace('_', '-')}")
-            wanted = "goes with --jdbc" if jdbc is None else "goes with files, not with --jdbc"
-            raise InvalidRequest(f"{option} {wanted}. Nothing was loaded.")
+            use = "goes with --jdbc" if jdbc is None else "goes with files, not with --jdbc"
+            raise InvalidRequest(f"{option} {use}. Nothing was loaded.")
 
 
 def _names(text: str | None) -> list[str] | None:

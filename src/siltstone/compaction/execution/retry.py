@@ -1,10 +1,10 @@
 """Runs a job with retries: attempts, splits, limits, and the result.
 
 1. An attempt runs under a *guard*, which ends it when the cycle stops or the time limit is over.
-2. A failure that fewer files may avoid splits the attempt into two halves. Each half is an attempt of its own. A job
-   is split at most `MAX_DEPTH` times, and never below `FLOOR_FILES` files. If a part cannot be split and its worker
-   was killed, it is retried once unchanged, because the job may not be the cause. A fold is split between two
-   sequences, and its second half runs after the first.
+2. A failure that fewer files may avoid splits the attempt into two halves. Each half is an attempt of its own. A job is
+   split at most `MAX_DEPTH` times, and never below `FLOOR_FILES` files. If a part cannot be split and its worker was
+   killed, it is retried once unchanged. The job may not be the cause. A fold is split between two sequences, and its
+   second half runs after the first.
 3. Unreadable inputs are left in place, and the job is retried without them. A fold is retried with the changes before
    them.
 4. Every other failure is reported. A failed part does not stop the other parts, except the later parts of a fold.
@@ -28,7 +28,7 @@ from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, re
 from siltstone.model.reports import FailedAttempt, JobResult
 
 MAX_DEPTH: Final = 4
-"""Highest number of times that a batch is halved. If a sixteenth of a batch fails, size is not the cause."""
+"""Highest number of times that a batch is split into halves. If a sixteenth of a batch fails, size is not the cause."""
 FLOOR_FILES: Final = 2
 """Lowest number of files in a part. A job over one file would only copy it."""
 MAX_REREADS: Final = 8
@@ -56,8 +56,6 @@ SUMMED_OF_FOLDS: Final = frozenset(
         "files_removed",
         "files_added",
         "seconds",
-        "delta_rows",
-        "deltas_merged",
     }
 )
 
@@ -178,17 +176,17 @@ class _JobExecution:
     def _on_failure(self, part: JobPart, error: Exception, failure: Failure) -> Sequence[JobPart]:
         """Decide what follows a failure."""
         instead: Sequence[JobPart] = ()
-        halved = False
+        is_split = False
         if failure.splittable:
             instead = split(part)
-            halved = bool(instead)
+            is_split = bool(instead)
             if not instead and not part.again and failure is Failure.KILLED:
                 instead = (JobPart(job=part.job, depth=part.depth, again=True, rereads=part.rereads),)
         elif isinstance(error, UnreadableFiles):
             instead = self._without_unreadable(part, error)
         text = f"{_HINTS[failure]} {error}" if failure in _HINTS else error_text(error)
         self.failed.append(
-            FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, halved=halved)
+            FailedAttempt(depth=part.depth, files=part.files, failure=str(failure), error=text, split=is_split)
         )
         if not instead or isinstance(error, UnreadableFiles):
             kind = error.kind if isinstance(error, SiltstoneError) else Unavailable.kind

@@ -1,8 +1,8 @@
 """Jobs on the lake's own tables. The process that runs the cycle does them itself, without Spark and without a worker.
 
-The journal is the only system table whose files must be merged. The registry has one live file per name, and the
-leases one per lease, because their rows are replaced by name. Replaced files are swept. The logs of both tables are
-checkpointed and cleaned when they are written.
+The journal is the only system table whose files must be merged. The registry has one live file per name, and the leases
+one per lease. Their rows are replaced by name. Replaced files are swept. The logs of both tables are checkpointed and
+cleaned when they are written.
 """
 
 from siltstone.clock import Clock

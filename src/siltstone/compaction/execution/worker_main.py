@@ -1,4 +1,4 @@
-"""The worker: a process that owns a driver JVM and runs jobs, one after the other, until its parent closes the input.
+"""The worker process: owns a driver JVM and runs jobs, one by one, until its parent closes the input.
 
 It reads one JSON object per line from standard input, and answers each with one line on standard output:
 

@@ -1,8 +1,8 @@
 """The worker pool: jobs that need Spark run in workers, at most `max_jobs` at once. Other jobs run in this process.
 
 1. A job gets an idle worker, or starts a new one.
-2. An answer becomes a report or the worker's error. The worker stays for the next job, with three exceptions: its
-   error leaves its state in doubt, it has run `worker_jobs` jobs, or its memory has grown too much.
+2. An answer becomes a report or the worker's error. The worker stays for the next job. It is ended after an error that
+   leaves its state in doubt. It is also ended after `worker_jobs` jobs, or if its memory has grown too much.
 3. A worker that has ended sends no answer, so the pool checks the log for the job's commit. With a commit the job is
    done. Without one nothing was changed. In both cases recovery removes the files that the worker left.
 """

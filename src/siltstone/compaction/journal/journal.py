@@ -47,12 +47,12 @@ from siltstone.compaction.journal.records import (
     is_whole,
     job_event,
     job_label,
+    job_summary,
     manifests_of,
     partition_ref,
     read_job,
     safe_error,
     until_of,
-    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, Plan
 from siltstone.config import Role, Settings
@@ -296,7 +296,7 @@ class Journal:
         owner = this_process(self._clock.new_id())
         running = _Running(cycle_id(number, owner.id), owner, {job.id: job for job in jobs})
         try:
-            running.liveness_lock = LivenessLock(self._layout.work, owner.id)
+            running.liveness_lock = LivenessLock(self._layout.liveness, owner.id)
         except OSError as error:
             self.trouble = f"The owner of cycle {number} cannot write its lock file: {error}"
         return running
@@ -363,12 +363,12 @@ class Journal:
         made = manifests_of(record, done, commits, began=began, now=now, sha256=sha256)
         landed = result.failure == Failure.COMMIT_UNKNOWN and is_whole(record, commits)
         if result.error is None or landed:
-            return job_event(job, JobStatus.COMPLETED, message=work_text(done), manifests=made)
+            return job_event(job, JobStatus.COMPLETED, message=job_summary(done), manifests=made)
         status = JobStatus.CANCELLED if result.failure == Failure.CANCELLED else JobStatus.FAILED
         text = safe_error(result.failure, result.error)
         if not commits:
             return job_event(job, status, message=text)
-        return job_event(job, status, message=f"{text}; done before: {work_text(done)}", manifests=made)
+        return job_event(job, status, message=f"{text}; done before: {job_summary(done)}", manifests=made)
 
     def cycle_ended(self, results: Sequence[JobResult]) -> None:
         """Record the end of a cycle, and the jobs that were left."""
@@ -411,7 +411,7 @@ class Journal:
                 del self._pending[:EVENTS_AT_ONCE]
         except Conflict as error:  # recovery has ended this cycle: its events stay refused
             self._pending.clear()
-            self.trouble = f"The journal did not take what cycle {running.build_request_id} did: {error}"
+            self.trouble = f"The journal refused events of cycle {running.build_request_id}: {error}"
         except Exception as error:  # noqa: BLE001  # an event that cannot be written stops no work, for any reason
             self.trouble = f"The journal cannot be written: {error_text(error)}"
 

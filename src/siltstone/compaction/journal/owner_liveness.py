@@ -3,8 +3,8 @@
 1. On this machine the liveness lock decides, immediately, as long as the process lives.
 2. An owner on another machine is alive while it holds the lease, because it renews the lease. It may write no event
    for days, because a job may take days.
-3. An owner is dead if the epoch of its lease is below ours, if it ran before this machine was restarted, or after a
-   day without events.
+3. An owner is dead if the epoch of its lease is below ours, or after a day without events. It is also dead if it ran
+   before this machine was restarted.
 
 A host name proves nothing, because two machines may have the same. If a live owner is taken for dead, only its work is
 lost. Its commits are checked like any other, and its events are refused.
@@ -24,7 +24,7 @@ from siltstone.errors import SiltstoneError
 from siltstone.model.lease import LeaseRow
 
 SILENT_HOURS: Final = 24.0
-"""Hours since the last event after which an owner counts as dead, if it cannot be observed and holds no lease."""
+"""Hours without an event after which an owner counts as dead, if it cannot be observed and holds no lease."""
 
 Holder = Callable[[], LeaseRow | None]
 """Returns the row of the lease holder; None if the lease is free."""
@@ -43,8 +43,8 @@ class OwnerState(StrEnum):
 class OwnerLiveness:
     """Decides whether owners of cycles are alive."""
 
-    def __init__(self, work: Path, *, clock: Clock, holder: Holder) -> None:
-        self._work = work
+    def __init__(self, folder: Path, *, clock: Clock, holder: Holder) -> None:
+        self._folder = folder
         self._clock = clock
         self._holder = holder
 
@@ -56,7 +56,7 @@ class OwnerLiveness:
             return OwnerState.DEAD if is_dead else OwnerState.ALIVE
         superseded = epoch is not None and cycle.epoch is not None and cycle.epoch < epoch
         if owner.machine == machine():
-            if not is_live(self._work, owner.id):
+            if not is_live(self._folder, owner.id):
                 return OwnerState.DEAD
             return OwnerState.SUPERSEDED if superseded else OwnerState.ALIVE
         if superseded:

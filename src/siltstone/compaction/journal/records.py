@@ -317,10 +317,10 @@ def _entry_metadata(entry: LogEntry, sha256: Mapping[str, str]) -> dict[str, str
     }
 
 
-def work_text(done: Done) -> str:
+def job_summary(done: Done) -> str:
     """Describe the result of a job in one line.
 
-    >>> work_text(Done(files_before=32, files_after=1)), work_text(Done(files_deleted=1)), work_text(Done())
+    >>> job_summary(Done(files_before=32, files_after=1)), job_summary(Done(files_deleted=1)), job_summary(Done())
     ('32 files became 1', '1 file deleted', 'nothing to do')
     """
     if done.files_deleted:

@@ -37,8 +37,8 @@ from siltstone.compaction.journal.records import (
     done_of,
     is_whole,
     job_label,
+    job_summary,
     manifests_of,
-    work_text,
 )
 from siltstone.compaction.planning.model import JobKind, UnfinishedJob
 from siltstone.coordination.liveness import sweep_dead
@@ -70,7 +70,7 @@ STALE_HOURS: Final = 7 * 24.0
 SWEEP_HOURS: Final = 1.0
 """Hours between two listings of all files of a dataset to find orphans. A process lists in its first recovery."""
 
-_REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "; ask for the purge again"}
+_REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "; request the purge again"}
 """Next step for jobs that do more than commit. Their commits do not prove that they are complete."""
 
 
@@ -139,7 +139,7 @@ class Recovery:
         self._layout = layout
         self._operations = operations
         self._clock = clock
-        self.owners = OwnerLiveness(layout.work, clock=clock, holder=holder)
+        self.owners = OwnerLiveness(layout.liveness, clock=clock, holder=holder)
         self._swept: dict[Path, float] = {}
 
     def unsettled(self) -> RecoveryReport:
@@ -164,7 +164,7 @@ class Recovery:
         reach("recovery.after_datasets")
         if self._is_due(self._layout.root, always=sweep_all):
             report += RecoveryReport(folders_swept=len(sweep(self._registry, self._layout)))
-            for folder in (self._layout.work, self._layout.events / LIVENESS_FOLDER):
+            for folder in (self._layout.liveness, self._layout.events / LIVENESS_FOLDER):
                 sweep_dead(folder)
         return report
 
@@ -268,7 +268,7 @@ def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatu
     label = job_label(record.dataset, record.lane)
     event = partial(JobEvent, job_run_id=record.job, job_label=label, target_partitions=(record.ref,))
     begins = status is JobStatus.COMPLETED and record.status is JobStatus.SCHEDULED
-    message = f"{work_text(done)}; {text}" if commits else text
+    message = f"{job_summary(done)}; {text}" if commits else text
     return [
         *([event(status=JobStatus.RUNNING)] if begins else []),
         event(status=status, message=message, manifests=made),

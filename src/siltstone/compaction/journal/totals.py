@@ -1,6 +1,6 @@
 """Totals of a lake's compactions, by tier and by dataset, counted over the journal.
 
-Counting is pure (`counted`) and incremental. A cache file holds the totals, the index of the next event and the id of
+Counting is pure (`add_events`) and incremental. A cache file holds the totals, the index of the next event and the id of
 the last one. So only new events are read. The file can be deleted at any time. A file that cannot be read or does not
 match the journal is rebuilt.
 """
@@ -165,7 +165,7 @@ def _cached() -> "TypeAdapter[tuple[int, Totals]]":
     return TypeAdapter(tuple[int, Totals])
 
 
-def counted(totals: Totals, events: Iterable[Indexed]) -> Totals:
+def add_events(totals: Totals, events: Iterable[Indexed]) -> Totals:
     """Add events to the totals, in their order. Events that are not of our cycles and jobs are skipped."""
     under_way = {run: [parse_event(text) for text in texts] for run, texts in totals.scheduled.items()}
     for indexed in events:
@@ -195,7 +195,7 @@ def totals_of(log: EventLog, path: Path) -> Totals:
     """Return the totals of a journal. Read only events that are newer than the cache file, and update that file."""
     totals = _loaded(log, path)
     before = totals.next_index
-    counted(totals, log.events(before, at_once=AT_ONCE))
+    add_events(totals, log.events(before, at_once=AT_ONCE))
     if totals.next_index != before:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         with suppress(OSError):  # the totals can be counted again

@@ -95,9 +95,9 @@ class DatasetMaintenance:
     ) -> CompactReport:
         """Recover, fold and prune. With `purge`, also raise the epoch and delete from disk all files that are not live.
 
-        The fold carries the job's id and the given `epoch`, which is that of a lease; default: the dataset's own
-        epoch. The epoch of a purge is above both, and so fences out every job that was planned before it. Such a job
-        may hold rows that must be forgotten. With `until` a fold takes the changes up to that sequence.
+        The fold carries the job's id and the given `epoch`, which is that of a lease. Default: the dataset's own epoch.
+        The epoch of a purge is above both, and so fences out every job that was planned before it. Such a job may hold
+        rows that must be forgotten. With `until` a fold takes the changes up to that sequence.
         """
         started = store.clock.monotonic_seconds()
         if purge:

@@ -30,7 +30,7 @@ Reasons = dict[str, SiltstoneError]
 
 
 def status(store: Store) -> Status:
-    """Count rows, files, bytes and backlog, and name the unreadable files that were found on the way."""
+    """Count rows, files, bytes and backlog, and name the unreadable files that were found."""
     disk = Disk.of(store)  # before the logs are read
     snapshot = store.snapshot()
     unfolded = snapshot.unfolded

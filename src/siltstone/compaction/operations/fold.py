@@ -126,8 +126,8 @@ def fold(
 ) -> CompactReport:
     """Fold all current changes by a method, and prune them. `epoch` raises the dataset's epoch with the commit.
 
-    With `until`, fold only the changes up to that sequence, or up to the end of the last file before it. The result is
-    an earlier state of the dataset, so this is a fold like any other, with fewer changes.
+    With `until`, fold only changes up to that sequence, or up to the end of the last file before it. The result is an
+    earlier state of the dataset, so this is a fold like any other, with fewer changes.
 
     Raises:
         Conflict: another fold was first. Nothing was changed.

@@ -46,7 +46,7 @@ class ArrowMerge:
         return np.asarray(pc.equal(self.changes.column(OP), Op.UPSERT.value).to_numpy(zero_copy_only=False))
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
+        """Return the number of change rows, of keys that end as upsert, and of keys that end as tombstone."""
         upserts = int(self._is_upsert.sum())
         return self.change_rows, upserts, self.changes.num_rows - upserts
 

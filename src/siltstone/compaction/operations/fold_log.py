@@ -6,8 +6,8 @@ Flow (see `commit` for what a crash leaves behind at each step):
    rows of each base file that a tombstone hides. A *group* is a period and values of the user's partition columns: its
    rows may share a file. Files without a hidden row are not touched. Duplicates (`dedup`) that do not survive are left
    out, or removed from base.
-2. run: Spark writes the appends into their groups, and the touched files without their hidden rows into the group of
-   each file. After a roll-up that group may be a day or a month. Rows are sorted inside files of the target size.
+2. run: Spark writes the appends into their groups, and each touched file without its hidden rows into its group. After
+   a roll-up that group may be a day or a month. Rows are sorted inside files of the target size.
 3. verify: every footer is read back, and each group must hold exactly the counted rows.
 4. commit, prune.
 
@@ -80,14 +80,14 @@ class LogFold:
     snapshot: Snapshot
 
     @cached_property
-    def _stones(self) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
+    def _filters(self) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
         return tombstone_frames(self.spark, tombstone_filters(self.store, self.snapshot))
 
     @cached_property
     def _appends(self) -> "DataFrame":
         """The visible appends as base stores them, with their period."""
         columns = self.store.base_schema.names
-        frame = append_frame(self.spark, self.store, self.snapshot, self._stones, columns=columns)
+        frame = append_frame(self.spark, self.store, self.snapshot, self._filters, columns=columns)
         return with_period(frame, self.store)
 
     def plan(self) -> FoldPlan:
@@ -129,7 +129,7 @@ class LogFold:
         """Rows per base file that a tombstone hides or a later duplicate replaces. Only counts leave Spark."""
         from pyspark.sql import functions as F
 
-        hiding = touched_at_most(self.store, self.snapshot, [stone for stone, _ in self._stones])
+        hiding = touched_at_most(self.store, self.snapshot, [tombstone_filter for tombstone_filter, _ in self._filters])
         near = near_files(self.store, self.snapshot) if self._replacing is not None else []
         files = list({file.path: file for file in (*hiding, *near)}.values())
         if not files:
@@ -172,8 +172,8 @@ class LogFold:
         return scan(self.spark, self.store, self.store.base_schema, paths)
 
     def _without_hidden(self, rows: "DataFrame") -> "DataFrame":
-        for stone, frame in self._stones:
-            rows = without_hidden(rows, stone, frame, self.store)
+        for tombstone_filter, frame in self._filters:
+            rows = without_hidden(rows, tombstone_filter, frame, self.store)
         return rows
 
     @cached_property
@@ -248,13 +248,13 @@ class LogFold:
         return tuple(files)
 
 
-def touched_at_most(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> list[DataFile]:
+def touched_at_most(store: Store, snapshot: Snapshot, filters: Sequence[TombstoneFilter]) -> list[DataFile]:
     """Return the base files that may have a row which a tombstone hides, by their footers."""
     named: list[tuple[str, list[Any] | None]] = []  # a column and the values that a tombstone names, in order
     try:
-        for stone in stones:
-            for name in stone.columns[:1]:
-                column = stone.rows.column(name)
+        for tombstone_filter in filters:
+            for name in tombstone_filter.columns[:1]:
+                column = tombstone_filter.rows.column(name)
                 is_boolean = pa.types.is_boolean(column.type)  # then footers cannot be used
                 named.append((name, None if is_boolean else sorted(column.unique().to_pylist())))
     except OverflowError:  # a date that Python cannot hold

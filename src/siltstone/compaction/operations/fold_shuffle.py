@@ -39,7 +39,7 @@ class ShuffleMerge:
         return latest_of(self._changes, self.store.spec.key).select(*self.store.schema.names, OP)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of change rows, of keys that end as an upsert, and of keys that end as a tombstone."""
+        """Return the number of change rows, of keys that end as upsert, and of keys that end as tombstone."""
         from pyspark.sql import functions as F
 
         rows = self._latest.groupBy(OP).agg(F.count(F.lit(1)).alias("n")).toArrow().to_pylist()

@@ -1,16 +1,16 @@
 """Garbage collection: the sweep of orphans, the vacuum, and the purge that removes deleted rows from disk.
 
 Terms. A file is *live* if the newest version of its table names it. It is *removed* if the log names it as removed and
-it is younger than the retention. Otherwise it is an *orphan*: output of a crashed job, a refused batch, a side file of
-Spark, or a file that was removed longer ago. Live files are never deleted. Removed files are deleted after their
-retention or by a purge. Orphans are deleted once their owner is dead. A file is *foreign* if no log names it and its
-path has no owner's id that proves it ours. The sweep and the vacuum leave foreign files alone. Only a purge deletes
-them, because they may be copies of rows that must be forgotten.
+it is younger than the retention. Otherwise it is an *orphan*. Orphans are output of a crashed job, refused batches,
+side files of Spark, and files that were removed longer ago. Live files are never deleted. Removed files are deleted
+after their retention or by a purge. Orphans are deleted once their owner is dead. A file is *foreign* if no log names
+it and its path has no owner's id that proves it ours. The sweep and the vacuum leave foreign files alone. Only a purge
+deletes them, because they may be copies of rows that must be forgotten.
 
-The order of the steps makes deletion safe: first list the disk, then check which owners are alive, then read the logs.
-Take a file that was on disk, and whose owner was dead, before the log was read. Either that log names it, or no log
-ever will. A failed listing raises an error, and is never taken for an empty one. Symbolic links are not followed. A
-link, or a file behind one, is not deleted. A vacuum or purge of a table behind a link is refused.
+The order of the steps makes deletion safe. List the disk, then check which owners are alive, then read the logs. Take a
+file that was on disk, and whose owner was dead, before the log was read. Either that log names it, or no log ever will.
+A failed listing raises an error, and is never taken for an empty one. Symbolic links are not followed. A link, or a
+file behind one, is not deleted. A vacuum or purge of a table behind a link is refused.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class Disk:
         try:
             listed = {table.path: list(_data_files(table.path)) for table in (store.base, store.changes)}
             owners = {owner for files in listed.values() for path, _ in files if (owner := owner_of(path))}
-            return cls(listed, frozenset(owner for owner in owners if is_live(store.layout.work, owner)))
+            return cls(listed, frozenset(owner for owner in owners if is_live(store.layout.liveness, owner)))
         except OSError as error:
             raise read_failure(error.filename or store.path, error) from error
 
@@ -148,7 +148,7 @@ def vacuum(store: Store, *, retention_hours: float | None, dry_run: bool) -> Vac
     if not dry_run and to_delete:
         reach("vacuum.before_delete")
         _delete(to_delete)
-        sweep_dead(store.layout.work)
+        sweep_dead(store.layout.liveness)
     return VacuumReport(
         dataset=str(store.name),
         retention_hours=hours,
@@ -193,7 +193,7 @@ def sweep_orphans(store: Store) -> int:
         orphans = [file for file in orphans if is_owned(file.path) and file.path not in named[file.table.path]]
         _delete(orphans)
     _remove_empty_folders(store)
-    sweep_dead(store.layout.work)
+    sweep_dead(store.layout.liveness)
     return len(orphans)
 
 
@@ -206,7 +206,7 @@ def _remove_empty_folders(store: Store) -> None:
         if files:
             continue
         owner = owner_of(f"{Path(folder).relative_to(root).as_posix()}/")
-        if owner and not is_live(store.layout.work, owner):
+        if owner and not is_live(store.layout.liveness, owner):
             with contextlib.suppress(OSError):  # not empty, or already gone
                 Path(folder).rmdir()
 

@@ -2,10 +2,10 @@
 
 Each task reads the rows of its output file, and sorts them.
 
-The rows never pass through Spark's row format, and there is no shuffle. The footers contain the range of the first
-sort column of each file. The values are cut into as many ranges as there are output files, and a task reads the files
-that overlap its range. This suits files that were written one after the other, as those of a log are. If most files
-overlap several ranges, each would be read many times. Then Spark's shuffle is better, and `merge_small_files` returns None. It
+The rows never pass through Spark's row format, and there is no shuffle. The footers contain the range of the first sort
+column of each file. The values are cut into as many ranges as there are output files. A task reads the files that
+overlap its range. This suits files that were written one after the other, as those of a log are. If most files overlap
+several ranges, each would be read many times. Then Spark's shuffle is better, and `merge_small_files` returns None. It
 also returns None for files that are too large to be sorted in a task's memory.
 """
 
@@ -90,7 +90,7 @@ def _has_nulls(metadata: pq.FileMetaData, name: str) -> bool:
 
 
 def _divided(inputs: Sequence[_Input], files: int) -> list[MergeTask] | None:
-    """Return the work of each task; None if files would be read too many times, or their ranges are not known."""
+    """Return the tasks; None if files would be read too many times, or their ranges are not known."""
     if files == 1:
         return [_task(inputs, None, None)]
     if not all(source.values.known for source in inputs):

@@ -7,7 +7,7 @@ Flow of a job (the planner has chosen its files, see `planning`):
 1. plan: the files must be live. A file that is not live any more makes the job invalid, and the caller plans again.
 2. run: exactly these files are read, and their rows are written into a folder that no log names. Unreadable files are
    named, and the job can be repeated without them.
-3. verify: every footer is read back, the number of rows must be the same, and the hash of each file is computed.
+3. verify: every footer is read back, and the number of rows must be the same. The hash of each file is computed.
 4. commit: removes exactly the planned files and adds the new ones. Rows only move, so readers and followers can ignore
    it.
 

@@ -6,8 +6,8 @@ Flow:
 
 1. plan: small live files above the watermark, neighbours by sequence, without gaps (`model.small_runs`).
 2. write: the last change of each key. If that is a tombstone, also the last upsert before it, because the raw view
-   shows it. Of a log, every row. Each row keeps its own sequence in ``_row_seq``, so that a fold or a reader in the
-   middle of the range is correct.
+   shows it. Of a log, every row. Each row keeps its own sequence in ``_row_seq``. So a fold or a reader in the middle
+   of the range is correct.
 3. commit on `changes`: removes exactly the planned files, and adds the new one under the highest of their sequences.
 
 A crash before 3 leaves a file of a dead owner for the sweep. After 3 the squash is done. If a fold or prune was first,
@@ -182,7 +182,7 @@ def _staged(store: Store, taken: tuple[DataFile, ...], relative: str, *, above: 
 def squashed_rows(rows: pa.Table, store: Store) -> pa.Table:
     """Return the change rows that a squash stores in its file.
 
-    For a keyed dataset: the last rows of each key, sorted by key, so that lookups need not read the whole file. For a
+    For a keyed dataset: the last rows of each key, sorted by key. So lookups need not read the whole file. For a
     log: every row, in the order of application.
     """
     if store.spec.is_log:

@@ -1,8 +1,8 @@
 """Finds and names inputs that cannot be read, so that a job can run without them. Nothing is moved or deleted.
 
-The footer shows whether a file is Parquet and complete, and has the rows of the log and the columns of the dataset.
-Damage inside is found only by reading the whole file. So the file that the error names is read to its end, or all
-files if it names none.
+The footer shows whether a file is complete Parquet, with the log's rows and the dataset's columns. Damage inside is
+found only by reading the whole file. So the file that the error names is read to its end, or all files if it names
+none.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _SUSPICIOUS: Final = frozenset({Failure.UNKNOWN, Failure.CORRUPT_INPUT})
 def check_readable(
     store: Store, files: Sequence[DataFile], *, changes: Sequence[DataFile] = (), error: Exception | None = None
 ) -> None:
-    """Check the footers of files of base and of change files, and read the files that an `error` names to their end.
+    """Check the footers of base and change files. Read the files that an `error` names to their end.
 
     Raise UnreadableFiles if some cannot be read, FileNotFoundError if one is gone.
     """

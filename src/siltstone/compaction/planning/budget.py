@@ -1,4 +1,4 @@
-"""Selects the jobs of a cycle among the candidates: a byte budget per cycle, and no lane that can starve another.
+"""Selects the jobs of a cycle among the candidates: a byte budget per cycle, and no lane starves another.
 
 A *lane* is a tier or another kind of job. The lanes alternate, one job each, until no candidate fits into the budget:
 

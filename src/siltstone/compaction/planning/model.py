@@ -39,7 +39,7 @@ class JobKind(StrEnum):
 
 
 class Shape(StrEnum):
-    """Kind of a table: a keyed dataset, a log dataset, or an event log (also other system tables with small files)."""
+    """Kind of a table: keyed dataset, log dataset, or event log (also other system tables with small files)."""
 
     KEYED = "keyed"
     LOG = "log"
@@ -121,9 +121,9 @@ class Inputs:
 class JobSpec:
     """A possible job: its files, its numbers, and the reason if it was left out.
 
-    `cost_bytes` is the size of the files to rewrite. `saved_bytes` is the work that every later reader saves: files
-    that it need not open, and change rows that it need not merge. Each file counts as `OPEN_COST_BYTES`. The score is
-    `saved_bytes` divided by the cost. The cost includes one more `OPEN_COST_BYTES` for the start of the job.
+    `cost_bytes` is the size of the files to rewrite. `saved_bytes` is the work that every later reader saves: files not
+    opened, and change rows not merged. Each file counts as `OPEN_COST_BYTES`. The score is `saved_bytes` divided by the
+    cost. The cost includes one more `OPEN_COST_BYTES` for the start of the job.
     """
 
     kind: JobKind
@@ -208,7 +208,7 @@ class JobSpec:
         )
 
 
-COLUMNS: Final = ("work", "dataset", "period", "batch", "files", "MB", "score", "decision")
+COLUMNS: Final = ("job", "dataset", "period", "batch", "files", "MB", "score", "decision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,9 @@ def _check(inputs: Inputs, settings: Settings, now: datetime, lanes: Sequence[st
         raise InvalidRequest(f"{twice} is given twice to the planner; give each table once.")
     unknown = sorted((inputs.only or frozenset()) - {*lanes, JobKind.ROLL_UP})
     if unknown:
-        raise InvalidRequest(f"There is no tier or work {unknown[0]!r}. Known: {', '.join((*lanes, JobKind.ROLL_UP))}.")
+        raise InvalidRequest(
+            f"There is no tier or kind of job {unknown[0]!r}. Known: {', '.join((*lanes, JobKind.ROLL_UP))}."
+        )
     if settings.vacuum_retention_hours < settings.vacuum_floor_hours:
         raise InvalidRequest(
             f"vacuum_retention_hours ({settings.vacuum_retention_hours:g}) is below vacuum_floor_hours "

@@ -4,9 +4,9 @@
 2. The tiers are planned from the coarsest target to the finest. A tier examines every group whose granularity is its
    source or finer, and its own target period. So files that are old enough for the day move there directly, not
    through their hour. A finer tier cannot take files away from a coarser one.
-3. In its own target period a tier takes only small files, below half of the target size. It takes no clustered file,
-   because a clustering has its own file size, and the two jobs would undo each other's work for ever. From finer
-   periods it takes all files.
+3. In its own target period a tier takes only small files, below half of the target size. It takes no clustered file. A
+   clustering has its own file size, and the two jobs would undo each other's work for ever. From finer periods it takes
+   all files.
 4. A period is due if it closed at least the tier's minimum age ago, and is quiet. It must have enough files that no
    compaction wrote there. Compacted files are counted separately. Small files that this tier wrote are merged as soon
    as there are two. So the batches of one period end in files of the target size.

@@ -6,9 +6,9 @@ Flow:
    reasons;
 2. `read_files` makes one frame of the good files.
 
-A frame has the dataset's columns and three marks: ``_unread`` (why a row could not be read, null if it could),
-``_text`` (the source text) and ``_file``. Rows of Parquet can always be read. `json_rows` and `csv_rows` parse JSON
-and CSV in Spark's tasks, because Spark's own readers round, cast, guess and drop in silence.
+A frame has the dataset's columns and three marks. They are ``_unread`` (why a row could not be read, null if it could),
+``_text`` (the source text) and ``_file``. Rows of Parquet can always be read. `json_rows` and `csv_rows` parse JSON and
+CSV in Spark's tasks. Spark's own readers round, cast, guess and drop in silence.
 """
 
 import csv
@@ -38,7 +38,7 @@ from siltstone.dataset.schema_compat import all_fit, check_names, check_type, fi
 from siltstone.errors import InvalidRequest
 from siltstone.model.evolution import WIDER
 from siltstone.model.schema import a_type
-from siltstone.spark.arrow_tasks import Work, send_by_value
+from siltstone.spark.arrow_tasks import TaskFunction, send_by_value
 from siltstone.spark_tasks import csv_rows, json_rows, values
 from siltstone.spark_tasks.csv_rows import PLAIN, START, CsvForm
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
@@ -88,7 +88,7 @@ class ValidatedFiles:
         more = f"; and {len(self.bad) - MAX_NAMED} more" if len(self.bad) > MAX_NAMED else ""
         raise InvalidRequest(
             f"{len(self.bad)} of {len(self.bad) + len(self.files)} files cannot be loaded: {'; '.join(named)}{more}. "
-            "Nothing was loaded. To load the others put these aside (--quarantine or quarantine=)."
+            "Nothing was loaded. To load the others, quarantine these (--quarantine or quarantine=)."
         )
 
 
@@ -149,7 +149,7 @@ def _check_alike(checked: _CheckedFile, first: tuple[Path, _CheckedFile]) -> Non
     other = first[1]
     if checked.partition.names != other.partition.names:
         raise BadContent(
-            f"lies in folders of other columns ({', '.join(checked.partition.names) or 'none'}) than {first[0]}"
+            f"is in folders of other columns ({', '.join(checked.partition.names) or 'none'}) than {first[0]}"
         )
     if checked.columns.names != other.columns.names and (
         set(checked.columns.names) != set(other.columns.names) or not checked.columns.metadata
@@ -247,14 +247,14 @@ def _check_partition(partition: HivePartition, schema: pa.Schema, dataset: str) 
         field = schema.field(name)  # the names are known by now
         value = partition_value(text)
         if not text or (value is None and not field.nullable):
-            raise BadContent(f"lies in a folder without a value for column {name!r}")
+            raise BadContent(f"is in a folder without a value for column {name!r}")
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             raise BadContent(
-                f"lies in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
+                f"is in a folder for column {name!r}, which is {a_type(field.type)}; no folder can name that"
             )
         if value is not None and not all_fit([value], field.type, as_text=True):
             raise BadContent(
-                f"lies in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
+                f"is in a folder {name}={value}, which is not {a_type(field.type)}, as column {name!r} of {dataset} is"
             )
 
 
@@ -313,7 +313,7 @@ def _texts(
     *more: "Column",
     whole: bool = False,
 ) -> "DataFrame":
-    """Return the lines of the files as bytes, or each file whole, with the file and the values of its folders."""
+    """Return the lines of the files as bytes, or each file whole, with file name and folder values."""
     from pyspark.sql import functions as F
 
     return (
@@ -339,7 +339,7 @@ def _rules(checked: ValidatedFiles) -> dict[str, str]:
     }
 
 
-def _parsed(texts: "DataFrame", work: Work, checked: ValidatedFiles) -> "DataFrame":
+def _parsed(texts: "DataFrame", work: TaskFunction, checked: ValidatedFiles) -> "DataFrame":
     """Return the rows that Spark's tasks parse from texts."""
     send_by_value()
     columns = json_rows.output(checked.columns, checked.partition_names)

@@ -2,7 +2,7 @@
 
 Folds and first loads divide rows in the same way. Each row gets an id of its group. Spark writes one folder for each
 id, sorted, in files of the target size. The files are then moved out of these folders. A group id is a number or a
-hash. So no value of a user becomes a part of a path, no value has to be escaped, and null is a value like any other.
+hash. So no value of a user becomes a part of a path or has to be escaped. Null is a value like any other.
 """
 
 import shutil

@@ -44,11 +44,11 @@ class Quarantine:
         root = expanded(folder, what="The quarantine")
         lake = store.layout.root.resolve()
         if root.resolve().is_relative_to(lake):
-            raise InvalidRequest(f"The quarantine {root} lies inside the lake {lake}. Name a folder outside.")
+            raise InvalidRequest(f"The quarantine {root} is inside the lake {lake}. Name a folder outside.")
         for source in (expanded(source, what="The source") for source in sources):
             if source.is_dir() and root.resolve().is_relative_to(source.resolve()):
                 raise InvalidRequest(
-                    f"The quarantine {root} lies inside {source}, which is to be loaded. Name a folder outside."
+                    f"The quarantine {root} is inside {source}, which is to be loaded. Name a folder outside."
                 )
         if root.exists() and not root.is_dir():
             raise InvalidRequest(f"The quarantine {root} is not a folder.")

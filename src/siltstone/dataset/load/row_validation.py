@@ -104,7 +104,7 @@ def _path(uri: str) -> Path:
 
 
 def _bad_time(column: Column, kind: pa.DataType) -> Column | None:
-    """Return whether a date or a time is outside of the years 1 to 9999, in UTC; None for other types."""
+    """Return whether a date or time is outside the years 1 to 9999, in UTC; None for other types."""
     if pa.types.is_date(kind):
         return ~F.unix_date(column).between(FIRST_DAY, LAST_DAY)
     if not pa.types.is_timestamp(kind):
@@ -128,7 +128,7 @@ def _bad_map(column: Column, kind: pa.DataType) -> Column | None:
 
 
 def _bad_inside(column: Column, kind: pa.DataType, is_bad: _ValueCheck) -> Column | None:
-    """Return whether a value is bad at any depth of nesting; None if no value of the type can be bad."""
+    """Return whether a value is bad at any depth; None if no value of the type can be bad."""
     if pa.types.is_list(kind):
         return _bad_items(column, kind.value_type, is_bad)
     if pa.types.is_map(kind):
@@ -203,7 +203,7 @@ def duplicate_examples(frame: DataFrame, key: Sequence[str]) -> list[str]:
 
 
 def unread_examples(frame: DataFrame, *, encoding: str, reason: str | None = None) -> list[str]:
-    """Return a few rows that could not be read, for one reason or any, with files and lines, for an error message."""
+    """Return a few unreadable rows, of one reason or any, with files and lines, for an error message."""
     is_unread = F.col(UNREAD).isNotNull() if reason is None else F.col(UNREAD) == reason
     examples = []
     for row in frame.where(is_unread).limit(EXAMPLES).toArrow().to_pylist():
@@ -215,7 +215,7 @@ def unread_examples(frame: DataFrame, *, encoding: str, reason: str | None = Non
 
 
 def line_of(file: Path, text: str, *, encoding: str) -> int | None:
-    """Return the number of the first line of a file that starts with a text, from 1; None if no searched line does.
+    """Return the number, from 1, of the first line that starts with a text; None if no searched line does.
 
     Tasks read parts of files and do not know the numbers of their lines.
     """

@@ -1,7 +1,7 @@
 """The columns of a file: declared by a Parquet file, or inferred from the first rows of a text file.
 
-An inferred type accepts every value of its column by the rules of `spark_tasks.values`, so the same rows can be
-loaded afterwards:
+An inferred type accepts every value of its column by the rules of `spark_tasks.values`. So the same rows can be loaded
+afterwards:
 
 * JSON: booleans, integers (BIGINT), numbers (DOUBLE), text, lists and objects;
 * text in both formats: dates (DATE), times with a zone (TIMESTAMP), times without one (TIMESTAMP_NTZ);

@@ -27,7 +27,7 @@ from siltstone.dataset.store import Store
 from siltstone.delta.table import Table
 from siltstone.failpoints import reach
 from siltstone.model.schema import MAX_KEY_BYTES
-from siltstone.spark.arrow_tasks import Work, WorkersUnfit, answers, in_numbered_tasks
+from siltstone.spark.arrow_tasks import TaskFunction, WorkersUnfit, answers, in_numbered_tasks
 from siltstone.spark_tasks import sort as sort_task
 from siltstone.spark_tasks.io import Target, packed, unpacked
 from siltstone.spark_tasks.sort import FilePart, Gathering, Reading, Share, Spreading
@@ -109,11 +109,11 @@ class FrameRows:
         """The session that runs the tasks."""
         return self.frame.sparkSession
 
-    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+    def sampled(self, key: tuple[str, ...], work: TaskFunction) -> pa.Table:
         """Run tasks over the key columns of all rows."""
         return answers(self.frame.select(*key), work, sort_task.SAMPLED)
 
-    def spread(self, work: Work) -> pa.Table:
+    def spread(self, work: TaskFunction) -> pa.Table:
         """Run tasks over all rows, with a column `IS_BAD`."""
         return answers(self.frame.withColumn(IS_BAD, self.bad), work, sort_task.SPREAD)
 
@@ -135,16 +135,16 @@ class FileRows:
     files: tuple[ParquetFile, ...]
     store: Store
 
-    def sampled(self, key: tuple[str, ...], work: Work) -> pa.Table:
+    def sampled(self, key: tuple[str, ...], work: TaskFunction) -> pa.Table:
         """Run tasks over the key columns of all rows."""
         schema = self.store.schema
         return self._read(pa.schema([schema.field(name) for name in key]), work, sort_task.SAMPLED, bad=None)
 
-    def spread(self, work: Work) -> pa.Table:
+    def spread(self, work: TaskFunction) -> pa.Table:
         """Run tasks over all rows, with a column `IS_BAD`."""
         return self._read(self.store.schema, work, sort_task.SPREAD, bad=IS_BAD)
 
-    def _read(self, schema: pa.Schema, work: Work, output: str, *, bad: str | None) -> pa.Table:
+    def _read(self, schema: pa.Schema, work: TaskFunction, output: str, *, bad: str | None) -> pa.Table:
         reading = Reading(
             schema=pa.schema([field.with_nullable(True) for field in schema]),  # noqa: FBT003
             required=tuple(field.name for field in self.store.schema if not field.nullable),
@@ -181,7 +181,10 @@ Rows = FrameRows | FileRows
 def write_sorted(
     rows: Rows, store: Store, size: Size | None, *, schema: pa.Schema, table: Table, folder: str
 ) -> SortedFiles | None:
-    """Write rows into the folder, sorted by key; None if one is bad, a key is repeated or tasks cannot do this."""
+    """Write rows into the folder, sorted by key.
+
+    Return None if a row is bad, a key is repeated, or tasks cannot do this.
+    """
     target, runs = (table.make_folder(made, exist_ok=False) for made in (folder, runs_folder(folder)))
     key = store.spec.key
     try:

@@ -1,4 +1,4 @@
-"""Staged files of a load: Spark writes a frame into files that no log names, and counts and checks its rows.
+"""Staged files of a load. Spark writes a frame into files that no log names, and counts and checks its rows.
 
 Bad counts reject the load with examples, and the files are removed. With a quarantine, bad rows are written there
 instead. Repeated keys always reject the load, because it is unknown which of the rows is bad. `loader` commits the files.
@@ -282,8 +282,8 @@ class LoadStager:
         if seen.get("unclosed"):
             examples = "; ".join(unread_examples(load.frame, encoding=load.encoding, reason=UNCLOSED))
             raise InvalidRequest(
-                f"Dataset {name}: {rows_text(seen['unclosed'])} that cannot be put aside, because the lines after it may belong "
-                f"to it: {examples}. Nothing was loaded. Close the quote, or remove the line breaks from the field."
+                f"Dataset {name}: {rows_text(seen['unclosed'])} that cannot be quarantined, because the lines after it may "
+                f"belong to it: {examples}. Nothing was loaded. Close the quote, or remove the line breaks from the field."
             )
         if seen.get("duplicates"):
             examples = "; ".join(duplicate_examples(_resolved(load, self._store), self._store.spec.key))

@@ -39,7 +39,7 @@ def unfolded_rows(
 ) -> pa.Table:
     """Return Δ: every change row above the watermark, with its own sequence as ``_seq``, in the order of application.
 
-    With `places`, each row also has its location: the number of its file among the unfolded ones, and its row there.
+    With `places`, each row also has its location: its file's number among the unfolded ones, and its row there.
     FileNotFoundError means that a file was removed since the snapshot: take a new one.
     """
     rows = change_rows_in(store, snapshot.unfolded, columns=columns, places=places)

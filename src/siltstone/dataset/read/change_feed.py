@@ -70,7 +70,7 @@ def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
     floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
     if since < floor:
         raise NotFound(
-            f"Dataset {store.name}: not all changes since sequence {since} are kept; they are from sequence {floor} on. "
+            f"Dataset {store.name}: not all changes since sequence {since} are retained; they are from sequence {floor} on. "
             "Read the dataset, and follow it from the sequence of that read."
         )
     return files

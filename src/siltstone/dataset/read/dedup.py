@@ -1,13 +1,13 @@
 """Duplicates in a log: of rows that are equal in the columns `dedup_by` one survives, the first or the last.
 
-First and last are decided by sequence, and within a batch by position. Null equals null. Tombstones are applied first:
-a hidden row is not a duplicate, so a row that is appended after the tombstone is visible. Duplicates have the same
+First and last are decided by sequence, and within a batch by position. Null equals null. Tombstones are applied first.
+A hidden row is not a duplicate, so a row that is appended after the tombstone is visible. Duplicates have the same
 time, partition and subject (`create` ensures it). So they are in one hour, whatever period their file was rolled up
 into, and are hidden together.
 
 Base holds no duplicates, because every fold removes the losing rows. So of Δ and base:
 
-* ``first``: an append of Δ stays if no earlier append of Δ and no row of base is equal to it;
+* ``first``: an append of Δ stays if no earlier append of Δ and no row of base equals it;
 * ``last``: an append of Δ stays if no later append of Δ is equal to it. A row of base is left out if one equals it.
 
 Rows of base that may equal a row of Δ are in files whose period can hold Δ's times. No other file is read for this.
@@ -89,7 +89,7 @@ def near_keys(store: Store, snapshot: Snapshot) -> list[pa.Table]:
 
 
 def near_files(store: Store, snapshot: Snapshot) -> list[DataFile]:
-    """Return the base files that may hold a row equal to an append of Δ, by their periods and Δ's footers."""
+    """Return the base files that may hold a row equal to an append of Δ, by periods and Δ's footers."""
     if not store.spec.dedup_by or not snapshot.unfolded:
         return []
     times = list(chain.from_iterable(_time_ranges(store, file) for file in snapshot.unfolded))
@@ -135,7 +135,7 @@ def surviving(changes: "DataFrame", store: Store) -> "DataFrame":
 
 
 def ranked(rows: "DataFrame", store: Store, *, by: Sequence[str], apart: "Sequence[Column]" = ()) -> "DataFrame":
-    """Give each row its `RANK` among its duplicates by the columns `by`. Rows that differ in `apart` are none."""
+    """Give each row its `RANK` among its duplicates by the columns `by`. Rows that differ in `apart` are not duplicates."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -4,13 +4,13 @@ Flow, with T the target and W = ``.T.<owner>.export`` beside it (``.T.<owner>.li
 
 1. Spark writes ``W/data``. Its side files are deleted, every Parquet footer is read back, and rows must equal the
    count;
-2. for a Delta table, ``W`` becomes one: version 0 has the user's columns, one commit of the one commit path adds the
+2. for a Delta table, ``W`` becomes one. Version 0 has the user's columns, and one commit of the commit path adds the
    files;
 3. a marker lists every file of the export, and all is synced;
 4. with `overwrite`, the old T is renamed to ``.T.<owner>.old``;
 5. W (or its data) is renamed to T: this is the commit of the export. Then the renamed old T is deleted.
 
-A crash before 5 leaves no T, or the old one, and a hidden folder beside it; between 4 and 5 the old one is that hidden
+A crash before 5 leaves no T, or the old one, and a hidden folder beside it. Between 4 and 5 the old one is that hidden
 folder. The next export to T deletes such folders of dead owners, after its own step 5.
 
 `overwrite` replaces only an export: T must have the marker, and no file that the marker does not list.

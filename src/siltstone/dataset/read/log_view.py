@@ -1,9 +1,9 @@
-"""The merged view of a log, with and without Spark: base and newer appends, without rows that a later tombstone hides.
+"""The merged view of a log: base and newer appends, without rows that a later tombstone hides. With and without Spark.
 
 With Δ = rows of changes whose own sequence is above the watermark:
 view = (base without the subjects of Δ's tombstones), and the appends of Δ that no tombstone of a higher sequence names.
 
-A `TombstoneFilter` (*stone*) holds the tombstones of one combination of subject columns: each value with the highest
+A `TombstoneFilter` holds the tombstones of one combination of subject columns: each value with the highest
 sequence that hides it. A tombstone may name only some of the subject columns; the others are null in its row. Every row
 of base is older than every tombstone of Δ, so for base the sequence does not matter. No clock decides anything here.
 
@@ -104,34 +104,34 @@ def _grouped(rows: pa.Table, store: Store) -> tuple[TombstoneFilter, ...]:
 
 
 def count_named(store: Store, snapshot: Snapshot, named: pa.Table) -> int | None:
-    """Count the rows of the view that a tombstone of these subject values would hide; None for a log of many rows.
+    """Count the rows that a tombstone of these subject values would hide; None for a log of many rows.
 
     `named` has the subject columns, null where a column is not named.
     """
     if snapshot.base.rows + snapshot.unfolded_rows > store.settings.arrow_changes_rows:
         return None
-    stones = _grouped(named.append_column(SEQ, pa.repeat(snapshot.sequence + 1, named.num_rows)), store)
+    filters = _grouped(named.append_column(SEQ, pa.repeat(snapshot.sequence + 1, named.num_rows)), store)
     rows = log_table(store, snapshot, columns=store.spec.subject)
-    return int(np.count_nonzero(hidden_until(rows, stones)))
+    return int(np.count_nonzero(hidden_until(rows, filters)))
 
 
-def hidden_until(rows: pa.Table, stones: Iterable[TombstoneFilter]) -> Numbers:
+def hidden_until(rows: pa.Table, filters: Iterable[TombstoneFilter]) -> Numbers:
     """Return for each row the highest sequence of a tombstone that names its subject; 0 without one."""
     highest = np.zeros(rows.num_rows, np.int64)
-    for stone in stones:
-        highest = np.maximum(highest, _hidden_until(rows, stone))
+    for tombstone_filter in filters:
+        highest = np.maximum(highest, _hidden_until(rows, tombstone_filter))
     return highest
 
 
-def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
-    if len(stone.columns) == 1:
-        [name] = stone.columns
-        table = stone.rows.combine_chunks()
+def _hidden_until(rows: pa.Table, tombstone_filter: TombstoneFilter) -> Numbers:
+    if len(tombstone_filter.columns) == 1:
+        [name] = tombstone_filter.columns
+        table = tombstone_filter.rows.combine_chunks()
         places = pc.index_in(rows.column(name), value_set=table.column(name).combine_chunks())
         return np.asarray(pc.fill_null(table.take(places).column(HIDES), 0).to_numpy())
-    names = list(stone.columns)
+    names = list(tombstone_filter.columns)
     numbered = rows.select(names).append_column(ROW, pa.array(np.arange(rows.num_rows), pa.int64()))
-    joined = numbered.join(stone.rows, keys=names, join_type="inner")
+    joined = numbered.join(tombstone_filter.rows, keys=names, join_type="inner")
     highest = np.zeros(rows.num_rows, np.int64)
     highest[joined.column(ROW).to_numpy()] = joined.column(HIDES).to_numpy()
     return highest
@@ -139,12 +139,12 @@ def _hidden_until(rows: pa.Table, stone: TombstoneFilter) -> Numbers:
 
 def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the view as one Arrow table, with some columns; with `raw`, tombstones are not applied."""
-    stones = () if raw else tombstone_filters(store, snapshot)
+    filters = () if raw else tombstone_filters(store, snapshot)
     requested = store.schema.names if columns is None else list(columns)
     names = list(dict.fromkeys([*requested, *store.spec.subject, *store.spec.dedup_by]))
     schema = pa.schema([store.schema.field(name) for name in names])
-    parts = [_not_hidden(rows, stones) for rows in base_tables(store, snapshot, names)]
-    appended = append_rows(store, snapshot, stones, columns=names, raw=raw).cast(schema)
+    parts = [_not_hidden(rows, filters) for rows in base_tables(store, snapshot, names)]
+    appended = append_rows(store, snapshot, filters, columns=names, raw=raw).cast(schema)
     if store.spec.dedup_by and not raw:
         if store.spec.survivor is Survivor.FIRST:
             appended = _without_equal(appended, parts, store)
@@ -154,11 +154,11 @@ def log_table(store: Store, snapshot: Snapshot, *, raw: bool = False, columns: S
 
 
 def append_rows(
-    store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter], *, columns: Sequence[str], raw: bool = False
+    store: Store, snapshot: Snapshot, filters: Sequence[TombstoneFilter], *, columns: Sequence[str], raw: bool = False
 ) -> pa.Table:
     """Return the given columns of Δ's visible appends without duplicates among them, in the order of application."""
     rows = unfolded_rows(store, snapshot, columns=[*columns, *store.spec.subject, OP])
-    seen = _visible(rows, stones)
+    seen = _visible(rows, filters)
     return (seen if raw else survivors(seen, store)).select(list(columns))
 
 
@@ -166,26 +166,26 @@ def _without_equal(rows: pa.Table, others: Sequence[pa.Table], store: Store) -> 
     return rows.filter(pa.array(~equal_to_any(rows, others, store.spec.dedup_by)))
 
 
-def _visible(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
+def _visible(rows: pa.Table, filters: Sequence[TombstoneFilter]) -> pa.Table:
     """Return the visible appends among change rows, which have their own sequence as ``_seq``."""
     appended = rows.filter(pc.equal(rows.column(OP), Op.APPEND.value))
-    if not stones or not appended.num_rows:
+    if not filters or not appended.num_rows:
         return appended
-    return appended.filter(pa.array(hidden_until(appended, stones) <= appended.column(SEQ).to_numpy()))
+    return appended.filter(pa.array(hidden_until(appended, filters) <= appended.column(SEQ).to_numpy()))
 
 
-def _not_hidden(rows: pa.Table, stones: Sequence[TombstoneFilter]) -> pa.Table:
+def _not_hidden(rows: pa.Table, filters: Sequence[TombstoneFilter]) -> pa.Table:
     """Return the rows of base that no tombstone names. All of them are older than any tombstone."""
-    return rows.filter(pa.array(hidden_until(rows, stones) == 0)) if stones and rows.num_rows else rows
+    return rows.filter(pa.array(hidden_until(rows, filters) == 0)) if filters and rows.num_rows else rows
 
 
 def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) -> pa.Table:
     """Return the first rows of `log_table`, reading little more than these rows and the tombstones."""
-    stones = () if raw else tombstone_filters(store, snapshot)
+    filters = () if raw else tombstone_filters(store, snapshot)
     parts = [store.schema.empty_table()]
     missing = rows
     dedup = bool(store.spec.dedup_by) and not raw
-    for piece in (_deduplicated if dedup else _pieces)(store, snapshot, stones):
+    for piece in (_deduplicated if dedup else _pieces)(store, snapshot, filters):
         if missing <= 0:
             break
         parts.append(piece.slice(0, missing))
@@ -193,24 +193,24 @@ def log_head(store: Store, snapshot: Snapshot, rows: int, *, raw: bool = False) 
     return pa.concat_tables(parts)
 
 
-def _pieces(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
+def _pieces(store: Store, snapshot: Snapshot, filters: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
     for batch in base_batches(store, snapshot):
-        yield _not_hidden(pa.Table.from_batches([batch]), stones)
+        yield _not_hidden(pa.Table.from_batches([batch]), filters)
     for file in snapshot.unfolded:
         rows = change_rows_in(store, [file])
         rows = rows.filter(pc.greater(rows.column(SEQ), snapshot.watermark))
-        yield _visible(rows, stones).select(store.schema.names).cast(store.schema)
+        yield _visible(rows, filters).select(store.schema.names).cast(store.schema)
 
 
-def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
+def _deduplicated(store: Store, snapshot: Snapshot, filters: Sequence[TombstoneFilter]) -> Iterator[pa.Table]:
     """Yield the view of a log without duplicates. The visible rows of base are known before they are read."""
     first = store.spec.survivor is Survivor.FIRST
-    appended = append_rows(store, snapshot, stones, columns=store.schema.names).cast(store.schema)
+    appended = append_rows(store, snapshot, filters, columns=store.schema.names).cast(store.schema)
     for batch in base_batches(store, snapshot):
-        rows = _not_hidden(pa.Table.from_batches([batch]), stones)
+        rows = _not_hidden(pa.Table.from_batches([batch]), filters)
         yield rows if first else _without_equal(rows, [appended], store)
     if first:
-        near = [_not_hidden(rows, stones) for rows in near_keys(store, snapshot)]
+        near = [_not_hidden(rows, filters) for rows in near_keys(store, snapshot)]
         appended = _without_equal(appended, near, store)
     yield appended
 
@@ -219,7 +219,7 @@ def _deduplicated(store: Store, snapshot: Snapshot, stones: Sequence[TombstoneFi
 class LogOverlay:
     """Δ, ready to be merged over base: the tombstone filters, and the visible appends."""
 
-    stones: "tuple[tuple[TombstoneFilter, DataFrame], ...]"
+    filters: "tuple[tuple[TombstoneFilter, DataFrame], ...]"
     appends: "DataFrame"
 
 
@@ -239,8 +239,8 @@ def log_frame(
     else:
         state = ("log", snapshot.changes.version, snapshot.base.version, raw)
         over = store.frames.get(state, spark, lambda _: _overlay(spark, store, snapshot, raw=raw))
-    for stone, frame in over.stones:
-        base = without_hidden(base, stone, frame, store)
+    for tombstone_filter, frame in over.filters:
+        base = without_hidden(base, tombstone_filter, frame, store)
     if store.spec.dedup_by and store.spec.survivor is Survivor.LAST and not raw:
         base = without_equal(base, over.appends, store, few=is_small(store, snapshot))
     return base.unionByName(over.appends)
@@ -252,23 +252,23 @@ def is_small(store: Store, snapshot: Snapshot) -> bool:
 
 
 def _overlay(spark: "SparkSession", store: Store, snapshot: Snapshot, *, raw: bool) -> LogOverlay:
-    stones = () if raw else tombstone_filters(store, snapshot)
-    frames = tombstone_frames(spark, stones)
+    filters = () if raw else tombstone_filters(store, snapshot)
+    frames = tombstone_frames(spark, filters)
     return LogOverlay(frames, append_frame(spark, store, snapshot, frames, columns=store.schema.names, raw=raw))
 
 
 def tombstone_frames(
-    spark: "SparkSession", stones: Sequence[TombstoneFilter]
+    spark: "SparkSession", filters: Sequence[TombstoneFilter]
 ) -> "tuple[tuple[TombstoneFilter, DataFrame], ...]":
     """Return tombstone filters, each with the frame to join rows with."""
-    return tuple((stone, arrow_frame(spark, stone.rows)) for stone in stones)
+    return tuple((tombstone_filter, arrow_frame(spark, tombstone_filter.rows)) for tombstone_filter in filters)
 
 
 def append_frame(
     spark: "SparkSession",
     store: Store,
     snapshot: Snapshot,
-    stones: "Sequence[tuple[TombstoneFilter, DataFrame]]",
+    filters: "Sequence[tuple[TombstoneFilter, DataFrame]]",
     *,
     columns: Sequence[str],
     raw: bool = False,
@@ -277,12 +277,14 @@ def append_frame(
     from pyspark.sql import functions as F
 
     if is_small(store, snapshot):
-        rows = append_rows(store, snapshot, [stone for stone, _ in stones], columns=columns, raw=raw)
+        rows = append_rows(
+            store, snapshot, [tombstone_filter for tombstone_filter, _ in filters], columns=columns, raw=raw
+        )
         frame = arrow_frame(spark, rows)
     else:
         frame = changes_frame(spark, store, snapshot).where(F.col(OP) == Op.APPEND.value)
-        for stone, side in stones:
-            frame = without_hidden(frame, stone, side, store, later=True)
+        for tombstone_filter, side in filters:
+            frame = without_hidden(frame, tombstone_filter, side, store, later=True)
         frame = (frame if raw else surviving(frame, store)).select(*columns)
     if raw or not store.spec.dedup_by or store.spec.survivor is Survivor.LAST:
         return frame
@@ -291,19 +293,19 @@ def append_frame(
         return frame
     # The first survives, so appends with an equal visible row in base are left out.
     near = files_frame(spark, store, files).select(*store.spec.dedup_by)
-    for stone, side in stones:
-        near = without_hidden(near, stone, side, store)
+    for tombstone_filter, side in filters:
+        near = without_hidden(near, tombstone_filter, side, store)
     return without_equal(frame, with_equal(near, frame, store, few=few), store, few=few)
 
 
 def without_hidden(
-    frame: "DataFrame", stone: TombstoneFilter, side: "DataFrame", store: Store, *, later: bool = False
+    frame: "DataFrame", tombstone_filter: TombstoneFilter, side: "DataFrame", store: Store, *, later: bool = False
 ) -> "DataFrame":
     """Return the rows that no tombstone names. With `later`, only tombstones after a change row hide it."""
     from pyspark.sql import functions as F
 
-    named, same = by_hash(side, stone.columns)
+    named, same = by_hash(side, tombstone_filter.columns)
     if later:
         same = same & (F.col(HIDES) > F.col(SEQ))
-    few = stone.rows.num_rows <= store.settings.arrow_changes_rows
+    few = tombstone_filter.rows.num_rows <= store.settings.arrow_changes_rows
     return frame.join(join_side(named, broadcast=few), same, "left_anti")

@@ -1,4 +1,4 @@
-"""Rows by key, without Spark: the last change of each key first, then only base row groups that can hold the rest.
+"""Rows by key, without Spark: the last change of each key, then base row groups that can hold the rest.
 
 Flow of a lookup at one snapshot:
 
@@ -6,7 +6,8 @@ Flow of a lookup at one snapshot:
 2. changes: find the last unfolded change of each key. The keys of a small file become a cached dict. Of a large file
    only row groups that may hold a key are searched;
 3. base: search keys without a change in the row groups whose key columns have them in range;
-4. rows: of each row group that has a key, read the wanted columns up to the last such row, or take them from the cache.
+4. rows: of each row group that has a key, read the requested columns up to the last such row. Cached columns are
+   reused.
 
 Files never change, so their content is cached by path (`delta/read_cache.py`). The order of rows in a file is used only
 for speed: keys that a binary search does not find are compared row by row.
@@ -80,7 +81,7 @@ class FoundRows:
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """Index of a small change file: the last change of each key, and the last upsert for readers of raw rows."""
+    """Index of a small change file: the last change of each key, and the last upsert for raw reads."""
 
     last: Mapping[Hashable, KeyChange]
     upserts: Mapping[Hashable, KeyChange]
@@ -335,7 +336,7 @@ def _base_rows(files: _Files, requested: KeySet, missing: Set[int], columns: Seq
 
 
 def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, unique: bool) -> list[tuple[int, int]]:
-    """Return which of the requested keys the rows have, each with its row, or rows if a key is not `unique` there."""
+    """Return which of the requested keys the rows have, each with its row, or its rows unless `unique`."""
     keys = requested.table.take(pa.array(numbers, pa.int64()))
     table = table.select(requested.key)
     is_searchable = not pa.types.is_decimal(table.column(0).type)  # Arrow cannot search decimals
@@ -356,7 +357,7 @@ def matches(table: pa.Table, requested: KeySet, numbers: Sequence[int], *, uniqu
 
 
 def _searched_places(rows: pa.Array, values: pa.Array) -> list[int] | None:
-    """Return the row of each value by binary search; None if a value is absent or the rows are not in order."""
+    """Return the row of each value, by binary search; None if a value is absent or rows are not sorted."""
     at = pc.search_sorted(rows, values, side="left")
     if not len(rows) or pc.max(at).as_py() >= len(rows) or not pc.all(pc.equal(rows.take(at), values)).as_py():
         return None

@@ -198,7 +198,10 @@ def _file_name(file: DataFile) -> str:
 
 
 def _position() -> "tuple[Column, Column, Column]":
-    """Return a row's run of 64 rows, unique over files of different sizes; its bit in that run; and its file's name."""
+    """Return a row's run of 64 rows, its bit in that run, and its file's name.
+
+    Files of different sizes share no run.
+    """
     from pyspark.sql import functions as F
 
     row = F.col("_metadata.row_index")

@@ -20,10 +20,10 @@ SNAPSHOT_TRIES: Final = 5
 def with_snapshot(
     current: Callable[[], Store], use: Callable[[Snapshot], T], *, take: Callable[[Store], Snapshot] = Store.snapshot
 ) -> T:
-    """Call `use` with a snapshot; if a file that it needs is gone, take a new snapshot and call it again.
+    """Call `use` with a snapshot. If a file that it needs is gone, call it again with a new snapshot.
 
-    `current` returns the store with the current columns. Nothing is guessed if files are missing: Corruption names a
-    lost live file, Unavailable means that files were removed during every try.
+    `current` returns the store with the current columns. Nothing is guessed if files are missing. Corruption names a
+    lost live file. Unavailable means that files were removed during every try.
     """
     failure: Exception | None = None
     for _ in range(SNAPSHOT_TRIES):

@@ -68,8 +68,8 @@ def scan(spark: "SparkSession", store: Store, schema: pa.Schema, paths: Sequence
 def base_frame(spark: "SparkSession", store: Store, snapshot: Snapshot) -> "DataFrame":
     """Return base, pinned to the snapshot: to exactly its files, or, where they are many, to its version.
 
-    Resolving an old version costs Spark 0.2 s to 2 s each time, a short list of files a tenth of that. With many files
-    the log's statistics are worth it, because they keep the executors from opening all files.
+    Resolving an old version costs Spark 0.2 s to 2 s each time. A short list of files costs a tenth of that. With many
+    files the log's statistics are worth it, because they keep the executors from opening all files.
     """
     if len(snapshot.base.files) <= LISTED_FILES or any(default_text(f) is not None for f in store.schema):
         return files_frame(spark, store, snapshot.base.files)

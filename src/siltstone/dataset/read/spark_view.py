@@ -2,9 +2,8 @@
 
 A dataset without unfolded changes is the bare base scan. A few changes over a large base are hidden and shown by
 position (`position_masks`). Otherwise the changed keys are anti-joined from base and the upserts are added. Small
-change sets reach Spark as one Arrow table, large ones are read by the executors.
-No predicate on a column outside the key is ever pushed below "latest per key": the last change is known before the
-join.
+change sets reach Spark as one Arrow table, large ones are read by the executors. No predicate on a column outside the
+key is ever pushed below "latest per key". The last change is known before the join.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The last change of each key, ready to be merged over base: the keys it hides, and the rows it adds."""
+    """The last change of each key, ready to be merged over base: hidden keys and added rows."""
 
     keys: "DataFrame"
     upserts: "DataFrame"
@@ -85,7 +84,7 @@ def _overlay_on_spark(spark: "SparkSession", store: Store, snapshot: Snapshot, *
 def _without_keys(base: "DataFrame", over: Overlay, *, key: Sequence[str], schema: pa.Schema) -> "DataFrame":
     """Return the base rows whose key was not changed.
 
-    Spark looks up a number in a broadcast table faster than text, so keys that are not numbers are found by their hash.
+    Spark looks up a number in a broadcast table faster than text. So keys that are not numbers are found by their hash.
     """
     from pyspark.sql import functions as F
 

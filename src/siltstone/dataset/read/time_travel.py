@@ -1,24 +1,23 @@
 """Time travel: the state of a dataset after an earlier sequence, or at an earlier time.
 
-The state after sequence s is base at a version v whose watermark w(v) is at most s, and the changes in (w(v)..s]. The
-two logs decide whether it can be read:
+The state after sequence s is base at a version v with watermark w(v) ≤ s, and the changes in (w(v)..s]. The two logs
+decide whether it can be read:
 
 1. the newest retained v with w(v) <= s is used. If w(v) = s, base alone is the state. That holds for every fold while
    base retains its log and its removed files (`base_retention_hours`);
 2. otherwise the changes are needed: the oldest retained version c of `changes` that has s is opened. At c no prune may
-   have passed w(v), and a file must end exactly at s, because a squashed file represents its last sequence alone.
-   `changes` is retained for a shorter time (`changes_retention_hours`);
+   have passed w(v). A file must end exactly at s, because a squashed file represents its last sequence alone. `changes`
+   is retained for a shorter time (`changes_retention_hours`);
 3. every file of both must still be on disk.
 
 So the pair (c, v) is a snapshot that a reader could have taken, cut at s. If any part is missing, the point is *not
 found*, and the error lists the points that can be read. Nothing is guessed.
 
-As of a time t: the newest sequence whose commit, like every commit before it, has a time of at most t. The log of
-`changes` gives it. For earlier times base's log does, because a fold records when the first and the last of its changes
-were committed. If t is after the last change of one fold and before the first of the next, the state is that of the
-fold. Rows without a sequence, from a first load, count by the time of their commit. Commits of another program, and the
-commits that undid them, do not count. Clocks decide nothing else: folds do not change rows, so their own time is not
-used.
+As of a time t: the newest sequence whose commit, like every commit before it, has a time ≤ t. The log of `changes`
+gives it. For earlier times base's log does. A fold records when the first and the last of its changes were committed.
+Between the last change of one fold and the first of the next, the state is that of the fold. Rows without a sequence,
+from a first load, count by the time of their commit. Commits of another program, and the commits that undid them, do
+not count. Clocks decide nothing else: folds do not change rows, so their own time is not used.
 """
 
 import datetime
@@ -142,7 +141,7 @@ class Past:
     def _folded_at(self, limit_ms: int) -> int:
         """Return the sequence at a time that only base's log covers.
 
-        It is out of reach if a change may have been committed between the last fold before it and that time.
+        It is out of reach if a change may have been committed between the fold before it and that time.
         """
         folds = [version for version, _ in self._steps()]
         untils = [version.changed_ms[0] if version.changed_ms else None for version in folds[1:]]
@@ -219,7 +218,7 @@ class Past:
         newest = sorted({*folds, *range(first, self._now.sequence + 1)})
         readable = [sequence for sequence in newest if self._is_readable(sequence)]
         return NotFound(
-            f"Dataset {name}: the state at {_point_text(point)} is not kept any more. What can be read: sequence "
+            f"Dataset {name}: the state at {_point_text(point)} is no longer retained. What can be read: sequence "
             f"{_ranges(readable)}{times}. `silt history {name}` shows when these were written."
         )
 

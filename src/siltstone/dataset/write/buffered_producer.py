@@ -7,14 +7,14 @@ Flow:
 1. `insert` puts a parcel into the buffer and returns a future. The thread that fills the buffer (by rows or bytes)
    flushes it, and so waits for the disk. So callers cannot insert faster than the disk writes for long.
 2. A background thread flushes parcels that have waited too long.
-3. When the batch is durable, the future of each of its parcels gets the acknowledgement: the sequence, the number of
-   its rows that were written, and the rejected rows, by their place in the parcel.
+3. When the batch is durable, the future of each of its parcels gets the acknowledgement. It has the sequence, the
+   number of written rows, and the rejected rows by their position in the parcel.
 
-A bad row is rejected by itself. If a batch fails as a whole, the futures of all its parcels fail with that error, and
-the next `flush` or `close` raises it. So a caller that never reads a future does not mistake lost rows for written
-ones. A caller that knows that the rows were not written may insert them again.
-A crash loses waiting parcels, which were not acknowledged. `close` writes them; a closed producer has lost nothing.
-Ctrl-C is deferred while a lock is held, and until the futures of a batch are completed (see `delta.group_commit`).
+A bad row is rejected by itself. If a batch fails as a whole, the futures of all its parcels fail with that error. The
+next `flush` or `close` raises it. So a caller that never reads a future does not mistake lost rows for written ones. A
+caller that knows that the rows were not written may insert them again. A crash loses waiting parcels, which were not
+acknowledged. `close` writes them; a closed producer has lost nothing. Ctrl-C is deferred while a lock is held, and
+until the futures of a batch are completed (see `delta.group_commit`).
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Marks of applied writes, and how the oldest are forgotten.
 
-A mark is an app transaction on `changes`, set in the commit that it records: ``producer/<id>`` with the producer's last
-sequence, beside ``producer/<id>/ack`` with the sequence of that write, or ``loaded/<sha256>`` with the sequence of a
-load. Whether a write was applied is read from its mark, so no clock may drop a mark: it has no time and never expires.
+A mark is an app transaction on `changes`, set in the commit that it records. ``producer/<id>`` has the producer's last
+sequence, and ``producer/<id>/ack`` the sequence of that write. ``loaded/<sha256>`` has the sequence of a load. Whether
+a write was applied is read from its mark. So no clock may drop a mark: it has no time and never expires.
 
 To keep logs small, a dataset retains only the newest marks (setting `idempotence_marks`). The newest are those with the
 highest sequence of their last write. One commit forgets the others and depends on each of them. If a producer writes

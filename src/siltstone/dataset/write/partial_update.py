@@ -5,7 +5,7 @@ A change row is a whole row, so an update reads the current rows, merges, and wr
 1. take a snapshot and look the keys up. If a column was added since the columns were read, start again;
 2. merge the given columns into the rows that were found;
 3. write the rows as one batch that is planned at the snapshot's sequence. The commit refuses it if one of its keys was
-   changed above that sequence, by another process or by a batch of the same commit;
+   changed above that sequence. Another process or a batch of the same commit may have done so;
 4. if it was refused, start again, until the time limit of a commit is reached.
 
 So two updates of different columns of one row never lose each other's values, whichever commits first. A crash leaves
@@ -166,7 +166,7 @@ def _check_all_exist(update: UpdateRows, current: pa.Table, key: Sequence[str], 
 
 
 def _key_indexes(rows: pa.Table, among: pa.Table, key: Sequence[str]) -> Numbers:
-    """Return for each row the index of its key in a table that has each key once; -1 if it is missing."""
+    """Return the index of each row's key in a table that has each key once; -1 if it is missing."""
     names = list(key)
     indexes = np.full(rows.num_rows, -1, np.int64)
     left = rows.select(names).append_column(_ROW, pa.arange(0, rows.num_rows))

@@ -262,7 +262,7 @@ def _in_castable_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if Arrow would turn a kind into another: text to number, number to time, time to date, float to decimal."""
+    """True if Arrow would convert between kinds: text to number, number to time, time to date, float to decimal."""
     if pa.types.is_null(source):
         return False
     if pa.types.is_dictionary(source):
@@ -282,7 +282,8 @@ def _is_text(kind: pa.DataType) -> bool:
 def key_table(keys: Any, schema: pa.Schema, key: Sequence[str], *, dataset: str) -> pa.Table:  # noqa: ANN401
     """Return keys in the dataset's types, one row for each.
 
-    Keys are a list of key values, or of tuples or dicts of a composite key; or an Arrow table or a pandas frame.
+    Keys are a list of key values, or of tuples or dicts of a composite key. An Arrow table or a pandas frame is
+    accepted, too.
     """
     key_schema = pa.schema([schema.field(name) for name in key])
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):

@@ -40,7 +40,7 @@ CACHED_CHARS: Final = 2_000_000
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FIRST_TOKENS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 PARSER_ERRORS: Final = (SqlglotError, AttributeError, AssertionError, IndexError, KeyError, TypeError, ValueError)
-"""Errors of the parser for a text that it cannot parse: its own error classes, and its internal errors on odd texts."""
+"""Errors of the parser for text that it cannot parse: its error classes, and internal errors on odd texts."""
 
 
 def admit(

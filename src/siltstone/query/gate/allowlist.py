@@ -1,4 +1,4 @@
-"""Allow list of a query, as data: functions, types and names, and then the nodes of the tree with their arguments.
+"""Allow list of a query, as data: functions, types, names, and the nodes of the tree with their arguments.
 
 The result of a listed function depends on its arguments alone. A function in `VOLATILE` may also depend on the clock or
 on chance. No function accesses files, the network or the process. A test compares `docs/sql.md` with these lists.

@@ -68,7 +68,7 @@ class _Names:
                 raise _unknown_column(column, sources)
 
     def _visible(self, select: exp.Select) -> list[_Source] | None:
-        """Return the sources of a SELECT and of all queries around it; None if the columns of one are not known."""
+        """Return the sources of a SELECT and of all queries around it; None if the columns of one are unknown."""
         visible: list[_Source] = []
         node: exp.Expr | None = select
         while node is not None:
@@ -137,7 +137,7 @@ class _Names:
 
 
 def _outputs(select: exp.Select) -> set[str] | None:
-    """Return the result columns of a SELECT and of all around it, in lower case; None if one is not known.
+    """Return the result columns of a SELECT and of all around it, in lower case; None if one is unknown.
 
     A name that an engine generates, as ``count(1)``, is not an identifier and is ignored.
     """

@@ -1,7 +1,8 @@
 """Rejects joins that Spark cannot interrupt, and queries that Spark's planner cannot expand.
 
-A Spark task checks for an interrupt after each batch of a file, not between the rows that a join makes of it. With two
-tables that takes a moment. Three datasets without an equality between them can take hours, so such a query is rejected.
+A Spark task checks for an interrupt after each batch of a file. It does not check between the rows that a join makes of
+it. With two tables that takes a moment. Three datasets without an equality between them can take hours, so such a query
+is rejected.
 
 The check is an estimate: subqueries, common table expressions, filters and repeated keys are not counted. The time
 limit is the promise to the caller. A shared server whose query does not end after its interrupt is replaced

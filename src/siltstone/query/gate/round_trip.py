@@ -25,7 +25,7 @@ _OPTIONAL: Final = frozenset(
         TokenType.R_PAREN,
     }
 )
-"""Words and signs that may be missing: ALL and ASC are defaults, ``a::INT`` becomes a CAST, a name loses its schema."""
+"""Words and signs that may be missing. ALL and ASC are defaults, ``a::INT`` becomes a CAST, a name loses its schema."""
 _NAMES: Final = frozenset({TokenType.VAR, TokenType.IDENTIFIER})
 _NOT_DISTINCT: Final = [TokenType.IS, TokenType.NOT, TokenType.DISTINCT, TokenType.FROM]
 _SET_OPERATIONS: Final = frozenset({TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
@@ -35,7 +35,10 @@ _BETWEEN_ARGUMENTS: Final = frozenset({"FROM", "FOR", "PLACING", "IN"})
 
 
 def check_round_trip(original: Collection[Token], written: Collection[Token], names: Collection[str]) -> None:
-    """Reject a text with a token that is missing in the rewrite; `names` of datasets may be left out before a column."""
+    """Reject a text with a token that is missing in the rewrite.
+
+    `names` of datasets may be left out before a column.
+    """
     remaining = Counter(_spelling(token) for token in written)
     worded = any(token.text.upper() in _WORDED for token in original)
     for token in _as_rewritten(list(original)):
@@ -51,8 +54,8 @@ def check_round_trip(original: Collection[Token], written: Collection[Token], na
             or (token.text in names and token.token_type in _NAMES)
         ):
             raise InvalidRequest(
-                f"The query cannot be read: {token.text[:40]!r} at {TextPosition(token.line, token.col)} has no meaning where it "
-                "stands. docs/sql.md lists what a query may have."
+                f"The query cannot be read: {token.text[:40]!r} at {TextPosition(token.line, token.col)} has no meaning "
+                "there. docs/sql.md lists what a query may have."
             )
 
 

@@ -44,8 +44,8 @@ def condition_of(text: str, columns: Collection[str]) -> str:
     "`city` = 'Bern' AND `n` > 3"
 
     Raises:
-        InvalidRequest: it cannot be parsed, is not allowed in a query, needs more than one row, or names a column that
-            does not exist.
+        InvalidRequest: it cannot be parsed, is not allowed in a query, needs more than one row, or names an unknown
+            column.
     """
     tokens, condition = _read(text)
     for node in condition.walk():

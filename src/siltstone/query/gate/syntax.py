@@ -104,7 +104,7 @@ def check_syntax(tree: exp.Expr, *, columns: frozenset[str] = frozenset()) -> Sy
 
 
 def _check_node(node: exp.Expr) -> None:
-    """Reject a node that is not on the list, has an argument that is not listed, or lacks a required one."""
+    """Reject a node that is not listed, has an argument that is not listed, or lacks a required one."""
     kind = type(node)
     allowed = _ARGUMENTS.get(kind)
     if allowed is None or not isinstance(node.parent, PARENTS.get(kind, object)):
@@ -129,7 +129,7 @@ def _check_node(node: exp.Expr) -> None:
 
 
 def position_of(node: exp.Expr) -> TextPosition | None:
-    """Return the position of a node: of its own first word, or of the first one inside it that is known."""
+    """Return the position of a node: of its first word, or of the first known one inside it."""
     parts = (part.meta for part in node.walk() if part.meta)
     positions = [(meta["line"], meta["col"]) for meta in parts if meta.get("line") is not None]
     return TextPosition(*min(positions)) if positions else None
@@ -301,7 +301,7 @@ def _lateral(_used: Syntax, node: exp.Expr) -> None:
     if isinstance(source, exp.Anonymous):
         if source.name.lower() not in GENERATORS:
             raise InvalidRequest(
-                f"Function {source.name}{position_suffix(source)} cannot stand after LATERAL. Those that can: "
+                f"Function {source.name}{position_suffix(source)} is not allowed after LATERAL. Allowed: "
                 f"{', '.join(sorted(GENERATORS))}."
             )
     elif not isinstance(source, exp.Subquery) or view:
@@ -348,7 +348,7 @@ def _column(used: Syntax, node: exp.Expr) -> None:
     names = [part.name.lower() for part in parts if isinstance(part, exp.Identifier)]
     if len(parts) == 1 and names and names[0] in SESSION_NAMES and names[0] not in used.columns:
         raise InvalidRequest(
-            f"The name {parts[0].name}{position_suffix(node)} asks the engine about itself, which is not allowed. If it is "
+            f"The name {parts[0].name}{position_suffix(node)} is about the engine itself, which is not allowed. If it is "
             f"a column, put the name of its table before it: t.{parts[0].name}."
         )
     if hidden := [name for name in names if name in HIDDEN_COLUMNS]:
@@ -361,8 +361,8 @@ def _column(used: Syntax, node: exp.Expr) -> None:
 def _dot(_used: Syntax, node: exp.Expr) -> None:
     if not isinstance(node.expression, exp.Identifier):
         raise InvalidRequest(
-            f"{_shown(node.expression)}{position_suffix(node.expression)} stands after a point, where only the name of a "
-            "field can stand. Functions are named without a schema."
+            f"{_shown(node.expression)}{position_suffix(node.expression)} follows a point, where only the name of a field "
+            "is allowed. Functions are named without a schema."
         )
     if node.expression.name.lower() in HIDDEN_COLUMNS:
         raise InvalidRequest(
@@ -373,7 +373,7 @@ def _dot(_used: Syntax, node: exp.Expr) -> None:
 @_rule(exp.Bracket)
 def _bracket(_used: Syntax, node: exp.Expr) -> None:
     if len(node.expressions) != 1:
-        raise InvalidRequest(f"One value stands in brackets{position_suffix(node)}, as in x[0] or x['key'].")
+        raise InvalidRequest(f"Brackets{position_suffix(node)} take one value, as in x[0] or x['key'].")
 
 
 @_rule(exp.Tuple)
@@ -480,7 +480,7 @@ def _quantified(_used: Syntax, node: exp.Expr) -> None:
 def _interval(_used: Syntax, node: exp.Expr) -> None:
     if not isinstance(node.this.this if isinstance(node.this, exp.Neg) else node.this, exp.Literal):
         raise InvalidRequest(
-            f"After INTERVAL{position_suffix(node)} stands a number or a string. make_interval takes columns."
+            f"INTERVAL{position_suffix(node)} takes a number or a string. make_interval takes columns."
         )
 
 

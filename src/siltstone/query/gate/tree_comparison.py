@@ -1,8 +1,8 @@
 """Checks that the rewrite means the same: compares its tree with the tree of the original text.
 
-The rewrite may change the spelling of keywords, functions and units, the qualification of tables and columns, and
-parentheses that do not group. Every other difference is a defect of the writer, for example a NOT in another place.
-Such a query is rejected.
+The rewrite may change the spelling of keywords, functions and units, and the qualification of tables and columns. It
+may also change parentheses that do not group. Every other difference is a defect of the writer, for example a NOT in
+another place. Such a query is rejected.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """The hot cache: whole datasets as merged rows in memory, refreshed before each answer.
 
 Terms. A *resident* is one dataset in memory. A *fill* reads the whole dataset, a *refresh* applies new changes. A
-*cold* dataset is not resident. An *unfit* dataset can never be resident. The *state* of a resident is the incarnation,
+dataset with *unsupported* types or values can never be resident. The *state* of a resident is the incarnation,
 sequence, content version and columns that its rows show. It is part of the result-cache key.
 
 1. `dataset_resolver` finds the dataset of a name. This costs one look at the registry.
@@ -20,8 +20,8 @@ Invariant: a query sees every write that was acknowledged before it. A refresh c
 never the version of base. So a fold, a squash, a roll-up or a clustering changes nothing here.
 """
 
-from siltstone.query.hot.admission import Decision
+from siltstone.query.hot.admission import AdmissionDecision
 from siltstone.query.hot.cache import HotCache, HotSnapshot
 from siltstone.query.hot.resident import NotResident, State
 
-__all__ = ["Decision", "HotCache", "HotSnapshot", "NotResident", "State"]
+__all__ = ["AdmissionDecision", "HotCache", "HotSnapshot", "NotResident", "State"]

@@ -18,7 +18,7 @@ from siltstone.model.units import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class AdmissionDecision:
     """Whether a dataset is, or may become, resident, and a sentence with the reason."""
 
     resident: bool
@@ -56,7 +56,7 @@ class Candidate:
     """True if a caller requested the fill itself, not only an answer."""
 
 
-def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> Decision:
+def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> AdmissionDecision:
     """Decide whether a fill may start."""
     others = [other for other in held if other.name != candidate.name]
     needed = candidate.estimate_bytes
@@ -74,8 +74,8 @@ def admit(candidate: Candidate, held: Iterable[Held], *, budget_bytes: int) -> D
     missed = candidate.missed_seconds
     is_used_more = missed is not None and all(victim.used_seconds < missed for victim in victims)
     if candidate.by_name or is_used_more:
-        return _yes(candidate, f"it takes about {size}; {', '.join(names)} goes for it", evict=names)
-    return _no(candidate, f"it would take about {size} and drive out {', '.join(names)}, which is asked for more")
+        return _yes(candidate, f"it takes about {size}; {', '.join(names)} is evicted for it", evict=names)
+    return _no(candidate, f"it would take about {size} and evict {', '.join(names)}, which is used more")
 
 
 def _victims(others: Iterable[Held], missing_bytes: int) -> list[Held]:
@@ -90,8 +90,8 @@ def _victims(others: Iterable[Held], missing_bytes: int) -> list[Held]:
     return victims
 
 
-def _yes(candidate: Candidate, why: str, *, evict: tuple[str, ...] = ()) -> Decision:
-    return Decision(
+def _yes(candidate: Candidate, why: str, *, evict: tuple[str, ...] = ()) -> AdmissionDecision:
+    return AdmissionDecision(
         resident=False,
         admitted=True,
         reason=f"Not resident yet: {why}.",
@@ -100,5 +100,5 @@ def _yes(candidate: Candidate, why: str, *, evict: tuple[str, ...] = ()) -> Deci
     )
 
 
-def _no(candidate: Candidate, why: str) -> Decision:
-    return Decision(resident=False, reason=f"Not resident: {why}.", estimate_bytes=candidate.estimate_bytes)
+def _no(candidate: Candidate, why: str) -> AdmissionDecision:
+    return AdmissionDecision(resident=False, reason=f"Not resident: {why}.", estimate_bytes=candidate.estimate_bytes)

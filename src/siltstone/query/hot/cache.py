@@ -15,7 +15,7 @@ from siltstone.dataset.snapshot import files_vanished
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, Unavailable, first_line
 from siltstone.model.units import BYTES_PER_MB
-from siltstone.query.hot.admission import Decision
+from siltstone.query.hot.admission import AdmissionDecision
 from siltstone.query.hot.dataset_resolver import DatasetResolver
 from siltstone.query.hot.directives import DirectiveFollower, DirectiveStore
 from siltstone.query.hot.duckdb_engine import budget_bytes
@@ -26,7 +26,7 @@ from siltstone.query.hot.memory_reclaim import MemoryReclaimer
 from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
 from siltstone.query.hot.resident import NotResident, Refreshed, Resident, State
 from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
-from siltstone.query.hot.stats import CacheStats, Entry
+from siltstone.query.hot.stats import CacheEntry, CacheStats
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -55,7 +55,7 @@ class HotSnapshot:
     purges: Mapping[str, tuple[str, int]]
     """Incarnation and epoch of each dataset.
 
-    A different value means that the dataset may have been purged or dropped, so nothing older may stay in a cache.
+    A different value means that the dataset may have been purged or dropped. So nothing older may stay in a cache.
     Every purge raises the epoch. The first fold or roll-up under a new lease raises it, too.
     """
 
@@ -87,7 +87,7 @@ class HotCache:
         if directives is not None:
             self._follower = DirectiveFollower(directives, self._residents, self._filler, clock=clock)
 
-    def decide(self, name: str) -> Decision:
+    def decide(self, name: str) -> AdmissionDecision:
         """Return whether a dataset is resident or may become so, and why, without changing anything.
 
         Raises:
@@ -114,7 +114,7 @@ class HotCache:
             raise
         self._residents.readers.release(view.reader, moment, current=lambda: self._is_current(moment))
 
-    def want(self, name: str) -> Decision:
+    def want(self, name: str) -> AdmissionDecision:
         """Record a miss of a dataset. In a long-running process, fill it after the answer if it is admitted.
 
         Raises:
@@ -140,7 +140,7 @@ class HotCache:
 
     def fill(
         self, name: str, *, by_name: bool = True, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
-    ) -> Entry:
+    ) -> CacheEntry:
         """Fill a dataset now if it is not resident, evicting others if necessary, and return its statistics.
 
         With `by_name` false, only less used datasets are evicted. `wait` bounds the wait for other fills.
@@ -155,7 +155,7 @@ class HotCache:
         self._resolver.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, wait=wait)
 
-    def pin(self, name: str, *, progress: Progress | None = None) -> Entry:
+    def pin(self, name: str, *, progress: Progress | None = None) -> CacheEntry:
         """Fill a dataset if it is not resident, and never evict it for another one.
 
         Raises:
@@ -167,7 +167,7 @@ class HotCache:
         with slot.lock:
             return slot.note(pinned=True)
 
-    def unpin(self, name: str) -> Entry:
+    def unpin(self, name: str) -> CacheEntry:
         """Allow the eviction of a dataset again."""
         slot = self._residents.slot(name)
         with slot.lock:
@@ -202,11 +202,13 @@ class HotCache:
         if self._follower is not None:
             self._follower.check()
 
-    def _decide(self, slot: Slot, store: Store) -> Decision:
+    def _decide(self, slot: Slot, store: Store) -> AdmissionDecision:
         if slot.is_resident(store.incarnation):
-            return Decision(resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer.")
+            return AdmissionDecision(
+                resident=True, reason=f"Resident: {slot.entry.rows:,} rows, checked before each answer."
+            )
         if slot.entry.filling or slot.fill_scheduled:
-            return Decision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
+            return AdmissionDecision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
     def _pin(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
@@ -243,9 +245,9 @@ class HotCache:
         rows, epoch = resident.rows, resident.epoch
         try:
             refreshed = _apply_changes(resident)
-        except NotResident as cold:
-            self._residents.evict(slot, f"Not resident: {cold}")
-            raise _Stale(slot, rows=rows) from cold
+        except NotResident as error:
+            self._residents.evict(slot, f"Not resident: {error}")
+            raise _Stale(slot, rows=rows) from error
         except Gone:
             self._residents.evict(slot, "Not resident: it was dropped.")
             raise

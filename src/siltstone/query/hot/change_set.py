@@ -5,7 +5,7 @@
 2. Rows to *insert*. In a log that keeps the first duplicate, only rows without an equal row in the table.
 
 A fill applies the changes above the watermark to base. A refresh applies the changes above its sequence to the resident
-rows, in one transaction, so a reader sees all of a change set or nothing. Many changes are split into groups of whole
+rows, in one transaction. So a reader sees all of a change set or nothing. Many changes are split into groups of whole
 sequences, so that memory holds one group at a time. The rows after a group are the rows of its last sequence.
 """
 

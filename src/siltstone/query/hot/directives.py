@@ -108,7 +108,7 @@ class DirectiveStore:
         return self._write(replace(self.of(name), pinned=False, evict=self._clock.new_id()))
 
     def _write(self, directive: CacheDirective) -> CacheDirective:
-        check_may_compact(self._role, doing="ask something of the hot cache")
+        check_may_compact(self._role, doing="send directives to the hot cache")
         self._directives.write(directive.name + SUFFIX, directive.to_dict() | {"at": self._clock.now().isoformat()})
         return directive
 
@@ -153,7 +153,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_dead(status: dict[str, Any], now: datetime) -> bool:
-    """True if a process is known to be dead: by its id in this process space, or because its machine was restarted.
+    """True if a process is known to be dead, by its id in this PID namespace or a machine restart.
 
     An older version did not write where its processes run. Such a process counts as dead after `STATUS_EXPIRY`
     without a status.

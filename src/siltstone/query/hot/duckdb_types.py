@@ -1,7 +1,7 @@
 """Maps column types to DuckDB, for columns that DuckDB stores exactly.
 
-Every type of a dataset has a DuckDB type. Values that DuckDB cannot distinguish make a dataset unfit. The reason names
-the column.
+Every type of a dataset has a DuckDB type. A dataset with values that DuckDB cannot distinguish is not
+supported. The reason names the column.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def duck_type(kind: pa.DataType, *, column: str) -> str:
     if pa.types.is_struct(kind):
         names = [field.name.lower() for field in kind.fields]
         if not names or len(set(names)) < len(names):
-            raise UnsupportedType(f"Column {column!r} has a struct whose fields the hot engine cannot tell apart.")
+            raise UnsupportedType(f"Column {column!r} has a struct whose fields the hot engine cannot distinguish.")
         fields = ", ".join(f"{quoted(f.name)} {duck_type(f.type, column=column)}" for f in kind.fields)
         return f"STRUCT({fields})"
     raise UnsupportedType(f"Column {column!r} is of type {kind}, which the hot engine does not have.")

@@ -41,7 +41,7 @@ SAMPLE_FILES: Final = 16
 ESTIMATE_MARGIN: Final = 1.3
 """Safety factor of the estimate. Rows in memory take about as much as in our files, some take a little more."""
 ENCODED_SHARE: Final = 4
-"""Divisor of the uncompressed size: repeated text shrinks to a quarter at best in memory, and far more in a file."""
+"""Divisor of the uncompressed size. Repeated text shrinks to a quarter at best in memory, and far more in a file."""
 BLOCK_BYTES: Final = 256 * 1024
 """Size of the blocks in which DuckDB allocates memory."""
 

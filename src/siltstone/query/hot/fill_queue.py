@@ -11,16 +11,16 @@ from siltstone.dataset.snapshot import Snapshot, files_vanished
 from siltstone.dataset.store import Store
 from siltstone.errors import SiltstoneError
 from siltstone.model.units import size_text
-from siltstone.query.hot.admission import Candidate, Decision, admit
+from siltstone.query.hot.admission import AdmissionDecision, Candidate, admit
 from siltstone.query.hot.duckdb_engine import release_memory
 from siltstone.query.hot.duckdb_types import UnsupportedType, columns_sql
 from siltstone.query.hot.fill import FillLimits, FillTooLarge, Progress, estimate_bytes, fill
 from siltstone.query.hot.resident import NotResident, Resident, has_columns_of
 from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
-from siltstone.query.hot.stats import Entry
+from siltstone.query.hot.stats import CacheEntry
 
-UNFIT_SECONDS: Final = 600.0
-"""Seconds after a fill met a value that DuckDB does not support, during which no query starts another fill."""
+UNSUPPORTED_SECONDS: Final = 600.0
+"""Seconds after a fill found a value that DuckDB does not support, during which no query starts another fill."""
 NO_LIMIT: Final = WaitPolicy()
 
 
@@ -36,11 +36,13 @@ class Filler:
         self._store = store
         self._clock = clock
 
-    def admission(self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None) -> Decision:
+    def admission(
+        self, slot: Slot, store: Store, *, by_name: bool, snapshot: Snapshot | None = None
+    ) -> AdmissionDecision:
         """Decide whether a dataset may be filled. Only footers are read."""
-        reason = _unfit_reason(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
+        reason = _unsupported_reason(slot, store, self._clock.monotonic_seconds(), by_name=by_name)
         if reason is not None:
-            return Decision(resident=False, reason=f"Not resident: {reason}")
+            return AdmissionDecision(resident=False, reason=f"Not resident: {reason}")
         candidate = Candidate(
             name=slot.name,
             estimate_bytes=_estimate(slot, store, snapshot),
@@ -64,7 +66,7 @@ class Filler:
 
     def fill(
         self, slot: Slot, *, by_name: bool, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
-    ) -> Entry:
+    ) -> CacheEntry:
         """Fill a slot if it is not resident. Errors are those of `HotCache.fill`."""
         with self._residents.exclusive_fill(slot, wait):
             for _ in range(SNAPSHOT_TRIES):
@@ -79,7 +81,7 @@ class Filler:
 
     def _fill_once(
         self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, wait: WaitPolicy
-    ) -> Entry:
+    ) -> CacheEntry:
         generation, slot.folder = slot.generation, store.path
         snapshot = store.snapshot()
         if not has_columns_of(store, snapshot):
@@ -93,7 +95,7 @@ class Filler:
         for name in decision.evict:
             other = self._residents.slot(name)
             with other.lock:
-                self._residents.evict(other, f"Not resident: {slot.name} took its room.")
+                self._residents.evict(other, f"Not resident: it was evicted for {slot.name}.")
         started = self._clock.monotonic_seconds()
         slot.note(filling=True)
         try:
@@ -129,7 +131,7 @@ class Filler:
             raise
         return Resident(engine, database, store, snapshot, rows=rows), max(engine.table_bytes() - before, 0)
 
-    def _publish(self, slot: Slot, resident: Resident, size_bytes: int, started: float) -> Entry:
+    def _publish(self, slot: Slot, resident: Resident, size_bytes: int, started: float) -> CacheEntry:
         """Publish a resident. The caller holds the lock of its slot."""
         now = self._clock.monotonic_seconds()
         slot.resident = resident
@@ -152,7 +154,7 @@ def _note_failure(slot: Slot, store: Store, error: BaseException, room_bytes: in
     """Record why a fill failed. Raise NotResident if that is a reason for a dataset not to be resident."""
     match error:
         case UnsupportedType():
-            slot.unfit = (store.incarnation, str(error), store.clock.monotonic_seconds())
+            slot.unsupported = (store.incarnation, str(error), store.clock.monotonic_seconds())
             reason = f"Not resident: {error}"
         case FillTooLarge():
             slot.least_bytes = max(slot.least_bytes, error.size_bytes)
@@ -163,11 +165,11 @@ def _note_failure(slot: Slot, store: Store, error: BaseException, room_bytes: in
     raise NotResident(f"Dataset {slot.name}: {reason}") from error
 
 
-def _unfit_reason(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
-    """Return why a dataset cannot be hot; None if it may be. A value that prevented an earlier fill may be gone."""
-    if slot.unfit is not None and not by_name:
-        incarnation, reason, seen = slot.unfit
-        if incarnation == store.incarnation and now - seen < UNFIT_SECONDS:
+def _unsupported_reason(slot: Slot, store: Store, now: float, *, by_name: bool) -> str | None:
+    """Return why a dataset cannot be resident; None if it may be. A value that prevented an earlier fill may be gone."""
+    if slot.unsupported is not None and not by_name:
+        incarnation, reason, seen = slot.unsupported
+        if incarnation == store.incarnation and now - seen < UNSUPPORTED_SECONDS:
             return reason
     try:
         columns_sql(store.schema)

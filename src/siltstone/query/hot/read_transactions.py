@@ -1,8 +1,8 @@
 """Transactions of readers. Each sees one state of its datasets, independent of later refreshes.
 
 Starting a transaction costs about as much as a small answer. So a transaction that ended without an error stays open
-for the next reader of the same states. When one of its datasets changes or is evicted, it is rolled back at once,
-because it keeps old rows in memory. Each transaction also caches its last queries as prepared by DuckDB.
+for the next reader of the same states. When one of its datasets changes or is evicted, it is rolled back at once. It
+would keep old rows in memory. Each transaction also caches its last queries as prepared by DuckDB.
 """
 
 import contextlib

@@ -26,7 +26,7 @@ from siltstone.query.hot.admission import Held
 from siltstone.query.hot.duckdb_engine import DuckDbEngine, release_memory
 from siltstone.query.hot.read_transactions import Readers
 from siltstone.query.hot.resident import NotResident, Resident
-from siltstone.query.hot.stats import CacheStats, Entry
+from siltstone.query.hot.stats import CacheEntry, CacheStats
 
 WAIT_CHECK_SECONDS: Final = 0.05
 """Interval at which a waiting thread checks whether it may wait longer."""
@@ -50,7 +50,7 @@ class Slot:
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held to check, refresh or replace the resident."""
     resident: Resident | None = None
-    entry: Entry = field(init=False)
+    entry: CacheEntry = field(init=False)
     used_seconds: float = 0.0
     missed_seconds: float | None = None
     """Time of the last miss."""
@@ -60,8 +60,8 @@ class Slot:
     """Version of base that was estimated, and the estimate in bytes."""
     least_bytes: int = 0
     """Memory that a stopped fill had reached: a lower bound for the next estimate."""
-    unfit: tuple[str, str, float] | None = None
-    """Incarnation of a dataset with a value that cannot be hot, the reason, and the time of that fill."""
+    unsupported: tuple[str, str, float] | None = None
+    """Incarnation of a dataset with a value that DuckDB does not support, the reason, and the time of that fill."""
     fill_scheduled: bool = False
     """True while a fill waits or runs in the background."""
     deleted_rows: int = 0
@@ -76,9 +76,9 @@ class Slot:
     """Number of purges and drops. A fill that started before the last one is invalid."""
 
     def __post_init__(self) -> None:
-        self.entry = Entry(name=self.name)
+        self.entry = CacheEntry(name=self.name)
 
-    def note(self, **changed: Any) -> Entry:  # noqa: ANN401
+    def note(self, **changed: Any) -> CacheEntry:  # noqa: ANN401
         """Change some counters. A caller that computes the new value from the old one holds the lock."""
         with self.lock:
             self.entry = replace(self.entry, **changed)

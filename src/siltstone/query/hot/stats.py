@@ -8,7 +8,7 @@ from siltstone.model.units import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """Statistics of one dataset that was queried."""
 
     name: str
@@ -74,7 +74,7 @@ class CacheStats:
     """Statistics of the whole cache."""
 
     budget_bytes: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[CacheEntry, ...] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -175,7 +175,7 @@ def _neighbour(to: ExpressionTranslator, node: exp.Expr, over: str) -> TypedSql:
     offset = node.args.get("offset")
     count = str(offset.this) if isinstance(offset, exp.Literal) else "1" if offset is None else ""
     if not count.isdigit():
-        raise Unsupported(f"{node.key.upper()} by what is no plain number")
+        raise Unsupported(f"{node.key.upper()} by an offset that is not a literal number")
     inner = to(node.this)
     return TypedSql(sql=f"{node.key}({inner.sql}, {count}) OVER {over}", kind=inner.kind)
 

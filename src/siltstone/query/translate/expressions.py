@@ -315,7 +315,7 @@ def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
     """Return an equivalent literal with no more digits behind the point than the value has.
 
     ``n > 2.5`` is ``n > 2`` for whole numbers, and Spark reads it so, too. So the value is compared without a cast for
-    each row, and DuckDB skips data that its minimum and maximum rule out.
+    each row. DuckDB skips data that its minimum and maximum rule out.
 
     A literal beyond all whole numbers is unsupported. Spark then does not look at the value, not even whether it is
     null.
@@ -428,7 +428,7 @@ def _like(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     several = isinstance(node.expression, Quantified)
     patterns = to.each(node.expression.expressions if several else [node.expression])
     if value.kind != STRING or any(pattern.text is None or "\\" in pattern.text for pattern in patterns):
-        raise Unsupported("LIKE with a pattern that is no plain text")
+        raise Unsupported("LIKE with a pattern that is not a literal text")
     if len(patterns) > MOST_LISTED:
         raise Unsupported(f"LIKE with more than {MOST_LISTED:,} patterns")
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"

@@ -40,7 +40,7 @@ def _count(node: exp.Expr | None, *, what: str) -> int:
         if int(node.this) <= MAX_INT:
             return int(node.this)
         raise Unsupported(f"{what} beyond 32 bits")
-    raise Unsupported(f"{what} that is no plain number")
+    raise Unsupported(f"{what} that is not a literal number")
 
 
 @rule(exp.Upper, exp.Lower, args="this")
@@ -94,7 +94,7 @@ def _text_test(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
 def _replace(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     search = _text(to, node.expression)
     if not search.text:
-        raise Unsupported("REPLACE of what is no plain text")
+        raise Unsupported("REPLACE of text that is not a literal")
     by = node.args.get("replacement")
     inner, replacement = _text(to, node.this), _text(to, by) if by is not None else _EMPTY_TEXT
     sql = f"replace({inner.sql}, {search.sql}, {replacement.sql})"
@@ -274,7 +274,7 @@ _TIMESTAMP_UNITS: Final = (*_DATE_UNITS, "DAY", "HOUR")
 def _unit(node: exp.Expr, units: Sequence[str], function: str) -> str:
     """Return the unit that a literal names. Other words for a unit are left to Spark."""
     if not isinstance(node, exp.Literal) or not node.args["is_string"]:
-        raise Unsupported("a unit that is no plain text")
+        raise Unsupported("a unit that is not a literal text")
     if (name := node.name.upper()) not in units:
         raise Unsupported(f"{function} to {name}")
     return name.lower()

@@ -126,7 +126,7 @@ def _rows(node: exp.Expr) -> int:
     value = node.expression
     if isinstance(value, exp.Literal) and not value.args["is_string"] and str(value.this).isdigit():
         return min(int(value.this), MAX_LIMIT)
-    raise Unsupported("a LIMIT that is no plain number")
+    raise Unsupported("a LIMIT that is not a literal number")
 
 
 def _position(node: exp.Expr, pieces: Sequence[TypedSql]) -> int:

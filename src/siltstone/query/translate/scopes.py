@@ -78,7 +78,7 @@ class Scope:
     def _field(piece: TypedSql, path: Sequence[str]) -> TypedSql:
         for name in path:
             if not pa.types.is_struct(piece.kind):
-                raise Unsupported(f"field {name} of something that is no struct")
+                raise Unsupported(f"field {name} of something that is not a struct")
             matches = [field for field in piece.kind.fields if field.name.lower() == name.lower()]
             if len(matches) != 1:
                 raise Unsupported(f"field {name}, which is not found")

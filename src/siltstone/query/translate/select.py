@@ -243,7 +243,7 @@ class SelectTranslator:
             if not any(map(_multiplies, node.root().find_all(exp.Select))):
                 raise Unsupported(f"more than {MAX_COLUMNS:,} columns")  # the columns of one dataset: Spark answers
             raise InvalidRequest(
-                f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query stands for more. Name the columns."
+                f"A SELECT has at most {MAX_COLUMNS:,} columns; a * of this query expands to more. Name the columns."
             )
         return pieces, nodes
 

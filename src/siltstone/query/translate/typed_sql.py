@@ -183,7 +183,7 @@ def parameter(name: str, value: object) -> TypedSql:  # noqa: C901  # one case f
 
 def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
     if not value.is_finite():
-        raise Unsupported("a parameter that is no number")
+        raise Unsupported("a parameter that is not a number")
     precision, scale = decimal_size(value)
     if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at the value
         raise Unsupported("a parameter with more digits than fit")

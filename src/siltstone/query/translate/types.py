@@ -1,6 +1,6 @@
 """Types: Spark's rules for the type of an expression.
 
-A type is the Arrow type that a dataset's schema has for it; `pa.null()` is the type of a bare NULL. The rules are those
+A type is the Arrow type that a dataset's schema has for it. `pa.null()` is the type of a bare NULL. The rules are those
 of ANSI mode.
 """
 
