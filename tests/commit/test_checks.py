@@ -26,7 +26,7 @@ from tests.support.tables import (
     TABLE_SCHEMA,
     append,
     append_commit,
-    checkpoint_and_clean,
+    checkpoint_and_forget,
     ids,
     make_table,
     move,
@@ -55,7 +55,7 @@ def test_a_transaction_never_decreases(path: Path, *, cleaned: bool):
     set_transaction(open_table(path), APP_FOLD, 7)
     if cleaned:
         append(open_table(path), 3)
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
     before = state(path)
     with refused(Conflict, None, APP_FOLD, "6"):
         set_transaction(open_table(path), APP_FOLD, 6)
@@ -77,7 +77,7 @@ def test_a_lower_epoch_is_fenced_an_equal_one_passes_and_a_higher_one_is_written
     assert read_entry(path, version).transactions == {APP_EPOCH: 5}
     if cleaned:
         append(table, 3)
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
     before = state(path)
     four = compaction(open_table(path), epoch=4)
     with refused(Fenced, None, "4", "5"):
@@ -281,7 +281,7 @@ def test_another_table_at_the_same_place_is_gone_for_open_handles(
     shutil.rmtree(path)
     make_table(path, appends=appends)
     if checkpointed:
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
     before = state(path)
     for _ in range(2):
         with pytest.raises(Gone):
@@ -327,14 +327,14 @@ def test_a_table_is_not_created_over_another(path: Path):
     with pytest.raises(Conflict):
         Table.create(path, TABLE_SCHEMA, partition_by=[SEQ], properties={}, durable=False)
     append(open_table(path), 3)
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert not (path / LOG / entry_name(0)).exists()
     with pytest.raises(Conflict):
         Table.create(path, TABLE_SCHEMA, partition_by=[SEQ], properties={}, durable=False)
     assert state(path).version == before.version + 1
 
 
-def test_a_create_that_crashed_before_version_0_does_not_stand_in_the_way(tmp_path: Path):
+def test_a_create_that_crashed_before_version_0_does_not_block_the_next(tmp_path: Path):
     (tmp_path / "t" / LOG).mkdir(parents=True)
     (tmp_path / "t" / LOG / f"{entry_name(0)}#1").write_text("")
     assert make_table(tmp_path / "t", appends=1).version() == 1

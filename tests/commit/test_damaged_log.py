@@ -14,7 +14,13 @@ from siltstone.compaction.operations.squash import squash
 from siltstone.config import Role
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.delta import table_reader
-from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, try_tidy_log, write_checkpoint
+from siltstone.delta.checkpoints import (
+    Retention,
+    checkpoint_and_clean,
+    forget_history,
+    try_checkpoint_and_clean,
+    write_checkpoint,
+)
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
 from siltstone.delta.table import ParentVersion
@@ -176,7 +182,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", HEALED)
-def test_damage_that_costs_nothing_is_healed(path: Path, damage: str):
+def test_damage_without_loss_is_repaired(path: Path, damage: str):
     hurt, version = HEALED[damage]
     hurt(path)
     pinned = open_table(path).pin(APP_SEQ)
@@ -186,7 +192,7 @@ def test_damage_that_costs_nothing_is_healed(path: Path, damage: str):
 
 
 @pytest.mark.parametrize("damage", BROKEN)
-def test_damage_that_may_have_cost_something_is_named_and_nothing_is_written(path: Path, damage: str):
+def test_damage_with_a_possible_loss_is_named_and_nothing_is_written(path: Path, damage: str):
     BROKEN[damage](path)
     before = listing(path)
     with pytest.raises(Corruption, match=str(path)):
@@ -287,7 +293,7 @@ def test_no_checkpoint_is_written_over_a_broken_log(path: Path, damage: str):
     """A checkpoint over an empty entry would make the loss look like history."""
     BROKEN[damage](path)
     before = listing(path)
-    assert try_tidy_log(path, retention=Retention(hours=0), durable=False, clock=SystemClock()) is not None
+    assert try_checkpoint_and_clean(path, retention=Retention(hours=0), durable=False, clock=SystemClock()) is not None
     assert listing(path) == before
 
 
@@ -309,16 +315,16 @@ def test_a_failed_checkpoint_is_reported_and_never_raised(path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("siltstone.delta.checkpoints.write_checkpoint", fail)
-    error_text = try_tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
+    error_text = try_checkpoint_and_clean(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
     assert error_text is not None
     assert "No space left" in error_text
 
 
 def test_cleaning_keeps_the_entry_of_the_kept_checkpoint(path: Path):
     """delta-rs cannot commit on top of a version whose own entry is gone."""
-    assert tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock()) == 0
+    assert checkpoint_and_clean(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock()) == 0
     append(open_table(path), 6)
-    deleted = tidy_log(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
+    deleted = checkpoint_and_clean(path, retention=FEW_ENTRIES, durable=False, clock=SystemClock())
     assert deleted == 5
     assert entry(path, 5).exists()
     assert append(open_table(path), 7).version == 7
@@ -327,7 +333,7 @@ def test_cleaning_keeps_the_entry_of_the_kept_checkpoint(path: Path):
 
 def test_young_entries_are_kept_unless_there_are_too_many(path: Path):
     long = Retention(hours=100)
-    assert tidy_log(path, retention=long, durable=False, clock=SystemClock()) == 0
+    assert checkpoint_and_clean(path, retention=long, durable=False, clock=SystemClock()) == 0
     assert all(entry(path, version).exists() for version in range(6))
 
 

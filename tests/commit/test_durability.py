@@ -14,8 +14,8 @@ from siltstone.clock import SystemClock
 from siltstone.compaction.operations.commit import prune
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.config import Settings
-from siltstone.delta import checkpoints as upkeep
-from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, write_checkpoint
+from siltstone.delta import checkpoints
+from siltstone.delta.checkpoints import Retention, checkpoint_and_clean, forget_history, write_checkpoint
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT
 from siltstone.errors import Unavailable
@@ -151,17 +151,17 @@ def test_without_durability_nothing_is_synced(tmp_path: Path, syncs: Syncs):
     table = open_table(path)
     table.set_properties({"siltstone.test": "x"})
     table.sync()
-    tidy_log(path, retention=Retention(hours=0), durable=False, clock=SystemClock())
+    checkpoint_and_clean(path, retention=Retention(hours=0), durable=False, clock=SystemClock())
     with Lake.open(tmp_path / "lake", settings=FAST) as lake:
         lake.create("a.b.c", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
         lake.drop("a.b.c")
     assert syncs.paths == []
 
 
-def test_a_checkpoint_is_synced_before_anything_is_cleaned_on_its_account(tmp_path: Path, syncs: Syncs):
+def test_a_checkpoint_is_synced_before_the_entries_that_it_covers_are_cleaned(tmp_path: Path, syncs: Syncs):
     path = make_table(tmp_path / "t", settings=FAST, appends=3).path
     syncs.watched = path
-    tidy_log(path, retention=Retention(hours=0), durable=True, clock=SystemClock())
+    checkpoint_and_clean(path, retention=Retention(hours=0), durable=True, clock=SystemClock())
     checkpoint = path / LOG / f"{3:020d}.checkpoint.parquet"
     for synced in (checkpoint, path / LOG / LAST_CHECKPOINT, path / LOG):
         assert {entry_name(version) for version in range(4)} <= syncs.log_at(synced)
@@ -169,7 +169,7 @@ def test_a_checkpoint_is_synced_before_anything_is_cleaned_on_its_account(tmp_pa
     assert not (path / LOG / entry_name(0)).exists()
 
 
-def test_base_is_synced_before_a_change_is_pruned_on_its_word(tmp_path: Path, syncs: Syncs):
+def test_base_is_synced_before_the_changes_that_it_covers_are_pruned(tmp_path: Path, syncs: Syncs):
     with Lake.open(tmp_path / "lake", settings=FAST) as lake:
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
         people.upsert([{"id": 1}])
@@ -211,7 +211,7 @@ def test_a_data_folder_that_a_purge_deleted_is_synced_again_when_it_is_recreated
     assert data_exists or store.changes.path in syncs.paths, "a folder without a synced name is lost in a power cut"
 
 
-@pytest.mark.parametrize("tries", [1, upkeep.CHECKPOINT_TRIES])
+@pytest.mark.parametrize("tries", [1, checkpoints.CHECKPOINT_TRIES])
 def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_read_again(
         DeltaTable(table.path).create_checkpoint()  # another program: ours wait for the lock
         assert forget_history(table.path)
 
-    monkeypatch.setattr(upkeep, "CHECKPOINT_TRIES", tries)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_TRIES", tries)
     with arm("checkpoint.before_write", clean):
         if tries == 1:
             with refused(Unavailable, None, table.path):

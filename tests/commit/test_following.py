@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Ta
 from deltalake.transaction import AddAction
 
 from siltstone.clock import SystemClock
-from siltstone.delta.checkpoints import Retention, forget_history, tidy_log, write_checkpoint
+from siltstone.delta.checkpoints import Retention, checkpoint_and_clean, forget_history, write_checkpoint
 from siltstone.delta.full_replay import Replayed
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import list_log, readable_entries
@@ -27,7 +27,7 @@ from tests.support.tables import (
     FAST,
     append,
     append_commit,
-    checkpoint_and_clean,
+    checkpoint_and_forget,
     ids,
     make_table,
     move,
@@ -87,7 +87,9 @@ def step(table: Table, number: int, choose: random.Random) -> None:
             if choose.random() < 0.5:
                 table.set_properties({"siltstone.test": str(number)})
             else:
-                tidy_log(table.path, retention=Retention(hours=100, max_entries=5), durable=False, clock=SystemClock())
+                checkpoint_and_clean(
+                    table.path, retention=Retention(hours=100, max_entries=5), durable=False, clock=SystemClock()
+                )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -176,11 +178,11 @@ def test_a_log_that_is_cleaned_after_a_vacuum_of_another_program_can_be_opened_a
     for version in (3, 4):
         (path / LOG / entry_name(version)).write_text('{"commitInfo": {"operation": "VACUUM END"}}\n')
     for _ in range(2):
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
         assert list_log(path).entries == (3, 4)
         assert open_table(path).pin().version == 4
     assert append(open_table(path), 3).version == 5
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert list_log(path).entries == (5,)
     assert ids(path) == [1, 2, 3]
 
@@ -195,7 +197,7 @@ def test_delta_rs_reads_what_we_write(path: Path):
     assert found.history(1)[0]["operation"] == "WRITE"
     assert set(pa.table(found.get_add_actions()).column("num_records").to_pylist()) == {1}
     assert found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True) == [first.path]
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert ids(path) == [1, 2]
 
 
@@ -261,7 +263,7 @@ def test_a_log_that_is_cleaned_between_check_and_write_costs_another_try(path: P
         if len(tries) == 1:
             append(open_table(path), 7)
             append(open_table(path), 8)
-            checkpoint_and_clean(path)
+            checkpoint_and_forget(path)
         return commit
 
     assert table.commit(build).version == 5
@@ -282,11 +284,11 @@ def test_the_draft_of_a_crashed_writer_is_cleaned_with_the_log_and_no_sooner(pat
     old.write_text("half an ent")
     young.write_text("half an ent")
     assert append(open_table(path), 3).version == 3
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert not old.exists()
     assert young.exists(), "its writer may be alive"
     append(open_table(path), 4)
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert not young.exists()
     assert ids(path) == [1, 2, 3, 4]
 
@@ -333,7 +335,7 @@ def test_a_file_has_the_same_path_in_an_entry_and_in_a_checkpoint(path: Path):
     version = table.commit(lambda parent: append_commit(parent, odd)).version
     for files in (table.pin().files, table.at(version).files):
         assert odd.path in {file.path for file in files}
-    checkpoint_and_clean(path)
+    checkpoint_and_forget(path)
     assert odd.path in {file.path for file in open_table(path).pin().files}
 
 

@@ -26,7 +26,7 @@ from tests.support.tables import (
     FAST,
     append,
     append_commit,
-    checkpoint_and_clean,
+    checkpoint_and_forget,
     ids,
     make_table,
     move,
@@ -147,7 +147,7 @@ def test_an_outcome_that_can_no_longer_be_seen_is_unknown_and_never_repeated(
     def forget() -> None:
         append(open_table(path), 7)
         append(open_table(path), 8)
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
 
     fault = lands_then_raises(CommitFailedError("?"), after=forget) if landed else raises(OSError("?"), before=forget)
     fake = FaultyEntry(fault).install(monkeypatch)
@@ -184,7 +184,7 @@ def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
         replace_entry_writing(monkeypatch, write_entry)
         for number in (6, 7, 8):
             append(open_table(path), number)
-        checkpoint_and_clean(path)
+        checkpoint_and_forget(path)
         write_entry(table, version, commit, commit_id)
 
     write_entry = replace_entry_writing(monkeypatch, sleep_and_write)
@@ -204,7 +204,7 @@ def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(pa
         if len(tries) == 1:
             append(open_table(path), 7)
             append(open_table(path), 8)
-            checkpoint_and_clean(path)
+            checkpoint_and_forget(path)
         return append_commit(parent, file)
 
     assert table.commit(build).version == 5
@@ -222,7 +222,7 @@ def test_a_log_that_is_cleaned_while_it_is_pinned_is_read_again(path: Path, monk
         if not moved:
             moved.append(append(open_table(path), 7).version)
             moved.append(append(open_table(path), 8).version)
-            checkpoint_and_clean(path)
+            checkpoint_and_forget(path)
         return version
 
     refresh = replace_refresh(monkeypatch, table, refresh_then_clean)
@@ -314,7 +314,7 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_file(lake: Lake, monkeypatch
     assert len(staged(lake)) == len(before) + 1
 
 
-def test_an_acknowledged_batch_survives_a_failure_of_the_upkeep_after_it(lake: Lake):
+def test_an_acknowledged_batch_survives_a_failed_checkpoint_after_it(lake: Lake):
     """Checkpoints and cleaning come after the acknowledgement; their failure is reported, and takes nothing back."""
     people = lake.dataset("a.b.c")
 

@@ -18,7 +18,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import Op
 from siltstone.model.reports import Ack
 from tests.support.internals import current_parts, staged_file, store_of
-from tests.support.tables import FAST, checkpoint_and_clean
+from tests.support.tables import FAST, checkpoint_and_forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def test_a_file_is_known_by_its_bytes_to_every_handle(root: Path, tmp_path: Path
     assert load(opened(root), first).sequence == 1
     if cleaned:
         opened(root).upsert([{"id": 2}])
-        checkpoint_and_clean(opened(root).path / "changes")
+        checkpoint_and_forget(opened(root).path / "changes")
     assert known(opened(root), first, other) == {first}
     assert known(opened(root), write(tmp_path / "copy", "one")) == {tmp_path / "copy"}
     assert known(opened(root), write(first, "changed")) == set()
@@ -92,7 +92,7 @@ def test_a_batch_of_which_one_file_was_loaded_is_not_applied_and_leaves_nothing(
 def test_no_clock_makes_a_file_be_forgotten(root: Path, tmp_path: Path, days: float):
     file = write(tmp_path / "a", "one")
     load(opened(root, days=-days), file)
-    checkpoint_and_clean(opened(root).path / "changes")
+    checkpoint_and_forget(opened(root).path / "changes")
     assert known(opened(root, days=days), file) == {file}
     assert not load(opened(root, days=days), file).applied
 

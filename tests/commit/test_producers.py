@@ -21,7 +21,7 @@ from siltstone.model.commit import Commit, Committed
 from siltstone.model.reports import Ack
 from tests.support.internals import commit_batches, current_parts, forget_marks, parts_of, staged_batch, store_of
 from tests.support.processes import Pool, upsert_in_process
-from tests.support.tables import FAST, checkpoint_and_clean
+from tests.support.tables import FAST, checkpoint_and_forget
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_repeat_returns_the_first_acknowledgement(root: Path, *, same_handle: 
     assert people.upsert([{"id": 1}], producer="p", sequence=5) == Ack(sequence=1, rows=1)
     people.upsert([{"id": 2}])
     if cleaned:
-        checkpoint_and_clean(people.path / "changes")
+        checkpoint_and_forget(people.path / "changes")
     again = people if same_handle else opened(root)
     assert again.upsert([{"id": 1}], producer="p", sequence=5) == Ack(sequence=1, rows=1, applied=False)
     assert rows(again) == [1, 2]
@@ -61,7 +61,7 @@ def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(root: Path,
     people.upsert([{"id": 1}], producer="p", sequence=5)
     people.upsert([{"id": 2}], producer="p", sequence=6)
     if cleaned:
-        checkpoint_and_clean(people.path / "changes")
+        checkpoint_and_forget(people.path / "changes")
     for found in (people, opened(root)):
         with pytest.raises(InvalidRequest, match=rf"\b{number}\b.*\b7\b"):
             found.upsert([{"id": 3}], producer="p", sequence=number)
@@ -138,7 +138,7 @@ def test_a_tombstone_is_idempotent_too(root: Path):
 
 def test_a_repeat_from_another_process_is_not_applied(root: Path, pool: Pool):
     first = pool.one(upsert_in_process, root, "p", 7, 1)
-    checkpoint_and_clean(opened(root).path / "changes")
+    checkpoint_and_forget(opened(root).path / "changes")
     second = pool.one(upsert_in_process, root, "p", 7, 1)
     assert (first.applied, second.applied) == (True, False)
     assert first.sequence == second.sequence == 1
@@ -155,7 +155,7 @@ def test_of_processes_that_repeat_one_batch_at_once_exactly_one_applies_it(root:
 @pytest.mark.parametrize(
     ("producer", "sequence"), [("p", None), (None, 1), ("", 1), ("x" * 201, 1), ("p", -1), ("p/ack", 1)]
 )
-def test_half_or_odd_producers_are_refused_and_nothing_is_written(
+def test_incomplete_or_invalid_producers_are_refused_and_nothing_is_written(
     root: Path, producer: str | None, sequence: int | None
 ):
     people = opened(root)
@@ -181,7 +181,7 @@ def test_no_clock_makes_a_producer_be_forgotten(root: Path, days: float):
     old = Lake.open(root, settings=FAST, clock=DaysAgo(days=days)).dataset("a.b.c")
     old.upsert([{"id": 1}], producer="old", sequence=5)
     opened(root).upsert([{"id": 2}], producer="recent", sequence=5)
-    checkpoint_and_clean(old.path / "changes")
+    checkpoint_and_forget(old.path / "changes")
     people = opened(root)
     assert not people.upsert([{"id": 1}], producer="old", sequence=5).applied
     assert not people.upsert([{"id": 2}], producer="recent", sequence=5).applied
@@ -200,7 +200,7 @@ def test_beyond_the_limit_the_producers_of_the_oldest_sequences_are_forgotten(ro
     assert forget_oldest(changes, most=9) == 2
     for cleaned in (False, True):
         if cleaned:
-            checkpoint_and_clean(changes.path)
+            checkpoint_and_forget(changes.path)
         for found in (people, other, opened(root)):
             marks = {app for app in store_of(found).changes.marks("producer/") if not app.endswith("/ack")}
             assert marks == {f"producer/p{number}" for number in (0, 3, 4, 5, 6, 7, 8, 9)}

@@ -18,11 +18,11 @@ from tests.support.internals import store_of
 from tests.support.processes import (
     Pool,
     append_for,
+    checkpoint_and_clean_for,
     cluster_for,
     create_dataset_in_process,
     create_table_in_process,
     recreate_for,
-    tidy_for,
     write_while_recreated,
 )
 from tests.support.tables import FAST, append, ids, make_table, open_table, repeated, state
@@ -182,7 +182,7 @@ def test_no_folder_for_staged_files_is_created_in_a_dropped_dataset(lake: Lake, 
     assert not store.path.exists()
 
 
-def test_the_upkeep_after_a_commit_fails_no_write_whose_folder_a_drop_has_taken(lake: Lake):
+def test_a_failed_checkpoint_after_a_commit_fails_no_write_whose_folder_was_dropped(lake: Lake):
     store = store_of(Lake.open(lake.path, settings=FAST).dataset("a.b.c"))  # it has not looked at the log yet
     shutil.rmtree(store.path)
     store.note_commit(store.changes, 1)
@@ -240,12 +240,12 @@ def _left(root: Path) -> list[Dataset]:
 # ---- stress ----------------------------------------------------------------------------------------------------------
 
 
-def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, tidiers: int, seconds: float) -> None:
+def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, cleaners: int, seconds: float) -> None:
     """Append, rewrite and clean all at once; afterwards every acknowledged row is there exactly once."""
     make_table(path)
     tasks: list[tuple[object, ...]] = [(append_for, path, writer, seconds) for writer in range(1, appenders + 1)]
     tasks += [(cluster_for, path, seconds)] * clusterers
-    tasks += [(tidy_for, path, seconds)] * tidiers
+    tasks += [(checkpoint_and_clean_for, path, seconds)] * cleaners
     answers = pool.at_once(tasks)
     acknowledged = [pair for pairs in answers[:appenders] for pair in pairs]
     clusterings = answers[appenders : appenders + clusterers]
@@ -267,13 +267,13 @@ def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, tidiers: 
 
 
 def test_appends_survive_rewrites_and_cleaning_in_other_processes(tmp_path: Path, pool: Pool):
-    stress(tmp_path / "t", pool, appenders=4, clusterers=2, tidiers=1, seconds=4.0)
+    stress(tmp_path / "t", pool, appenders=4, clusterers=2, cleaners=1, seconds=4.0)
 
 
 @pytest.mark.deep
 def test_appends_survive_a_long_time_of_rewrites_and_cleaning(tmp_path: Path):
     pool = Pool(12)
     try:
-        stress(tmp_path / "t", pool, appenders=8, clusterers=2, tidiers=2, seconds=60.0)
+        stress(tmp_path / "t", pool, appenders=8, clusterers=2, cleaners=2, seconds=60.0)
     finally:
         pool.close()

@@ -21,7 +21,7 @@ from siltstone.model.reports import Ack
 from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of, store_of
 from tests.support.refusals import refused
-from tests.support.tables import FAST, checkpoint_and_clean
+from tests.support.tables import FAST, checkpoint_and_forget
 
 NAME = DatasetName.parse("a.b.c")
 
@@ -90,7 +90,7 @@ def test_changes_that_are_older_than_base_are_refused_and_nothing_is_written(
     assert len(list((people.path / "changes" / "data").iterdir())) == 2, "the refused batches leave no files"
 
 
-def test_raising_the_sequence_repairs_them_and_the_next_write_is_seen(root: Path, tmp_path: Path):
+def test_raising_the_sequence_repairs_older_changes_and_the_next_write_is_seen(root: Path, tmp_path: Path):
     changes_before_base(root, tmp_path)
     people = opened(root)
     found = damage_of(parts_of(people).store)
@@ -190,7 +190,7 @@ def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
     """A change file that vanished from the log, whatever took it."""
     people = opened(root)
     write(people, 1, 2, 3)
-    checkpoint_and_clean(people.path / "changes")
+    checkpoint_and_forget(people.path / "changes")
     lost = next(file for file in store_of(people).changes.files() if file.partition[SEQ] == "2")
     _forget(people.path / "changes", lost.path)
     with pytest.raises(Corruption, match=r"\b2\b"):

@@ -135,7 +135,7 @@ def test_every_sequence_can_be_read_while_the_logs_exist(dataset: Dataset):
     assert followed(dataset, oracle) == set(range(25))
 
 
-def test_folds_stay_readable_when_changes_has_forgotten(dataset: Dataset):
+def test_folds_stay_readable_when_the_log_of_changes_was_cleaned(dataset: Dataset):
     oracle: dict[int, State] = {}
     for number in range(9):
         dataset.upsert([person(number), person(number % 3, city=f"round {number}")])
@@ -311,7 +311,7 @@ def timed(lake_path: Path, clock: SetClock) -> Iterator[Dataset]:
         yield lake.dataset(NAME)
 
 
-def test_a_time_shows_the_newest_state_of_then(timed: Dataset, clock: SetClock):
+def test_a_time_shows_the_newest_state_at_that_time(timed: Dataset, clock: SetClock):
     counts: dict[int, int] = {}
     for minute in range(1, 9):
         clock.set(minute)
@@ -395,7 +395,7 @@ def test_a_time_that_only_base_remembers_is_exact_where_nothing_was_written_afte
     assert timed.to_arrow(at=START + datetime.timedelta(hours=5)).num_rows == counts[4] + 1
 
 
-def test_a_squash_that_hides_when_the_first_change_came_leaves_no_guess(timed: Dataset, clock: SetClock):
+def test_a_time_between_a_fold_and_a_squash_whose_first_change_is_undated_is_not_found(timed: Dataset, clock: SetClock):
     clock.set(1)
     timed.upsert([person(1)])
     clock.set(2)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from siltstone.clock import SystemClock
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.table_repair import damage_of, repair
-from siltstone.delta.checkpoints import Retention, tidy_log
+from siltstone.delta.checkpoints import Retention, checkpoint_and_clean
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.errors import Conflict, Corruption, Reason
 from siltstone.failpoints import arm
@@ -24,7 +24,7 @@ from tests.support.folds import fold_by_arrow
 from tests.support.internals import parts_of
 from tests.support.leasing import leases_of, taken
 from tests.support.refusals import refused as refuses
-from tests.support.tables import FAST, checkpoint_and_clean
+from tests.support.tables import FAST, checkpoint_and_forget
 
 NAME = "a.b.c"
 
@@ -169,7 +169,7 @@ def test_commits_of_another_program_are_refused_listed_and_undone(root: Path, wh
     assert sorted(DeltaTable(base).to_pyarrow_table().column("id").to_pylist()) == list(range(5))
     live.upsert([{"id": 2, "name": "changed"}])
     fold_by_arrow(opened(root))
-    tidy_log(base, retention=Retention(hours=0), durable=False, clock=SystemClock())
+    checkpoint_and_clean(base, retention=Retention(hours=0), durable=False, clock=SystemClock())
     assert rows(opened(root)) == sorted([*(pair for pair in TRUTH if pair[0] != 2), (2, "changed")])
 
 
@@ -258,7 +258,7 @@ def test_a_commit_of_another_program_on_changes_is_undone_too(root: Path):
     repair(parts_of(people).store)
     assert rows(opened(root)) == TRUTH
     assert people.changes_to_arrow(since=0).column("id").to_pylist() == [*range(5), 9], "each change once"
-    checkpoint_and_clean(people.path / "changes")
+    checkpoint_and_forget(people.path / "changes")
     assert opened(root).upsert([{"id": 10, "name": "x"}]).sequence == 3
 
 

@@ -85,7 +85,7 @@ def test_an_update_that_does_not_fit_is_refused_and_writes_nothing(people: Datas
     assert people.status().sequence == 1
 
 
-def test_a_log_and_an_unknown_word_are_refused(people: Dataset):
+def test_an_unknown_option_for_missing_rows_is_refused(people: Dataset):
     with pytest.raises(InvalidRequest, match="error, insert"):
         people.update([{"id": 1, "n": 1}], missing="maybe")
 

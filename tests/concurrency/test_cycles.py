@@ -16,7 +16,7 @@ def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_processes_that_run_cycles_at_once_lose_nothing_and_tell_all(tmp_path: Path) -> None:
+def test_processes_that_run_cycles_at_once_lose_nothing_and_record_every_job(tmp_path: Path) -> None:
     path = str(tmp_path / "lake")
     build(path)
     children = [Child("tests.support.cycles:cycle", {"path": path}) for _ in range(PROCESSES)]

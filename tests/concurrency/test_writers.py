@@ -84,7 +84,7 @@ def test_threads_of_one_process_share_commits_and_each_gets_its_own_sequence(lak
     assert commits < 200, "no commit carried more than one batch"
 
 
-def test_a_drop_turns_writers_away_and_nothing_of_theirs_lands_in_the_next_dataset(lake_path: Path, tmp_path: Path):
+def test_writers_of_a_dropped_dataset_fail_and_write_nothing_into_the_next_one(lake_path: Path, tmp_path: Path):
     make(str(lake_path))
     writers = [
         start("write_until_gone", path=str(lake_path), writer=number, signals=str(tmp_path)) for number in range(3)

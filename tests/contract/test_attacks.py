@@ -263,7 +263,7 @@ def test_nothing_is_started_when_the_interpreter_ends(monkeypatch: pytest.Monkey
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuses)
-    assert Background().start("tidy", Path(), lambda: None) is False
+    assert Background().start("checkpoint", Path(), lambda: None) is False
     queue: WriterQueue[int, int] = WriterQueue(list, bound=5, wait_seconds=1)
     assert queue.submit_soon(7).result(5) == 7
 

@@ -18,7 +18,7 @@ from siltstone.eventlog.log import EventLog
 from tests.support.appends import append_all
 from tests.support.children import Child
 from tests.support.histories import history, received
-from tests.support.internals import objects_of, table_objects, tidy_objects
+from tests.support.internals import checkpoint_objects, objects_of, table_objects
 from tests.support.objects import CREDENTIALS, ObjectStore, object_store
 from tests.support.refusals import refused as refuses
 
@@ -113,7 +113,7 @@ def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
 ) -> None:
     append_all(uri, first=0, last=30, at_once=5)
     there = table(uri)
-    assert tidy_objects(there) is None
+    assert checkpoint_objects(there) is None
     there.close()
     folder = f"logs/{tmp_path.name}/_delta_log/"
     for name in store.names(folder):
@@ -124,7 +124,7 @@ def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
     assert append_all(uri, first=30, last=40, at_once=10) == 10
 
 
-def test_the_table_is_tidied_after_some_commits(
+def test_a_checkpoint_is_written_after_some_commits(
     uri: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_table, "CHECKPOINT_COMMITS", 3)

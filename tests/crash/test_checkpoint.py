@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import AfterStates, StartLake
-from tests.crash.test_kill import OPERATIONS, tidy
+from tests.crash.test_kill import OPERATIONS, vacuum_all
 from tests.support.children import Child
 from tests.support.operations import open_lake, perform, perform_failing, state
 
@@ -33,7 +33,7 @@ def test_a_crash_during_a_checkpoint_takes_no_commit_back(place: str, start_lake
     assert seen["sequence"] > before["sequence"]  # the checkpoint is due after the first commit
     perform(str(path), CHECKPOINT)  # the producer's repeats are not applied again
     assert state(str(path)) == after
-    tidy(path)
+    vacuum_all(path)
 
 
 @pytest.mark.spark
@@ -43,7 +43,7 @@ def test_a_checkpoint_that_fails_never_fails_a_write(place: str, start_lake: Sta
     answer = perform_failing(str(path), CHECKPOINT, place, 1)
     assert (answer["raised"], answer["repeated"]) == (None, None)
     assert answer["seen"] == answer["same_handle"] == after_states("pending", CHECKPOINT)
-    tidy(path)
+    vacuum_all(path)
 
 
 @pytest.mark.spark

@@ -94,7 +94,7 @@ def settled(lake: str) -> None:
     assert set(found["jobs"].values()) == {"COMPLETED"}
     again = recover(lake)
     assert (again["completed"], again["failed"], again["running"]) == ((), (), [])
-    assert list((Path(lake) / "_system" / "work").iterdir()) == []
+    assert list((Path(lake) / "_system" / "liveness").iterdir()) == []
 
 
 def weighted(place: str, *more: str | None) -> Any:  # noqa: ANN401

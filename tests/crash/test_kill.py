@@ -79,7 +79,7 @@ def test_a_killed_operation_leaves_the_state_before_or_after_and_can_be_repeated
         assert repeated is not None
         assert state(str(path)) == repeated
         if case.operation == "tombstone":
-            tidy(path)
+            vacuum_all(path)
         else:
             settle(path, worker)
 
@@ -114,11 +114,11 @@ def settle(path: Path, worker: Worker) -> None:
     assert status.rows_in_base == len(expected["rows"])
     assert (status.backlog_files, status.unreferenced_files) == (0, 0)
     assert len(incarnations(path)) == 1
-    assert list((path / "_system" / "work").iterdir()) == []
+    assert list((path / "_system" / "liveness").iterdir()) == []
     assert [found.name for found in path.parent.iterdir() if found.name.startswith(".")] == []
 
 
-def tidy(path: Path) -> None:
+def vacuum_all(path: Path) -> None:
     """What `settle` promises, of a vacuum alone: no Spark, and what is not folded stays so."""
     expected = state(str(path))
     with open_lake(path) as lake:

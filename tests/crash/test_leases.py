@@ -49,7 +49,7 @@ def test_a_lease_whose_holder_is_killed_goes_to_the_next_one(operation: str, pla
     assert (lease.taken_from is None) == found.released
     lease.renew()
     lease.release()
-    assert [owner for owner in (root / "_system" / "work").iterdir() if owner.name == lease.row.holder] == []
+    assert [owner for owner in (root / "_system" / "liveness").iterdir() if owner.name == lease.row.holder] == []
 
 
 @pytest.mark.parametrize("place", ["lease.after_stage", "commit.after_draft", "commit.after_entry"])

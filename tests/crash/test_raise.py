@@ -6,7 +6,7 @@ import pytest
 
 from tests.crash.cases import CASES, Case
 from tests.crash.conftest import AfterStates, StartLake
-from tests.crash.test_kill import OPERATIONS, finish_drop, tidy
+from tests.crash.test_kill import OPERATIONS, finish_drop, vacuum_all
 from tests.support.children import Worker
 from tests.support.operations import perform_failing, state
 
@@ -47,4 +47,4 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_its_handle_can_
     assert seen is not None
     assert after is not None
     assert seen["rows"] == after["rows"]
-    tidy(path)
+    vacuum_all(path)

@@ -48,7 +48,7 @@ class Hot:
         return in_form(found.to_arrow_table(), answered_schema(done.schema))
 
 
-class Cold:
+class OnSpark:
     """Spark itself."""
 
     def __init__(self, spark: "SparkSession", tables: Mapping[str, pa.Table]) -> None:
@@ -71,18 +71,18 @@ class Cold:
 
 
 def differences(
-    hot: pa.Table, cold: pa.Table, *, ordered: bool, close: bool = False, either_zero: bool = False
+    hot: pa.Table, on_spark: pa.Table, *, ordered: bool, close: bool = False, either_zero: bool = False
 ) -> list[str]:
     """Say how two answers differ; nothing if they are equal.
 
     With `close`, doubles may differ in their last digits; with `either_zero`, 0.0 is as good as -0.0.
     """
-    if hot.column_names != cold.column_names:
-        return [f"columns {hot.column_names} and {cold.column_names}"]
-    if hot.schema.types != cold.schema.types:
-        pairs = zip(hot.column_names, hot.schema.types, cold.schema.types, strict=True)
+    if hot.column_names != on_spark.column_names:
+        return [f"columns {hot.column_names} and {on_spark.column_names}"]
+    if hot.schema.types != on_spark.schema.types:
+        pairs = zip(hot.column_names, hot.schema.types, on_spark.schema.types, strict=True)
         return [f"{name}: {one} and {other}" for name, one, other in pairs if one != other]
-    one, other = _rows(hot, close=close), _rows(cold, close=close)
+    one, other = _rows(hot, close=close), _rows(on_spark, close=close)
     if either_zero:
         one, other = _without_signs(one), _without_signs(other)
     if ordered:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.deep
-def test_both_kinds_are_recorded_once(
+def test_both_kinds_of_class_archives_are_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     jars = cache_folder() / "jars"

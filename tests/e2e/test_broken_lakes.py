@@ -39,6 +39,7 @@ from pathlib import Path
 from siltstone import Lake
 from siltstone.cli.app import main
 from tests.support.folds import fold_by_arrow
+from tests.support.internals import store_of
 from tests.support.tables import FAST
 
 root = Path(sys.argv[1])
@@ -56,7 +57,7 @@ with Lake.open(root, settings=FAST) as lake:
         dataset.upsert([{"id": "a"}])
     fold_by_arrow(folded)
     folded.upsert([{"id": "b"}])
-    looked = folded._store.snapshot(), fresh._store.snapshot()
+    looked = store_of(folded).snapshot(), store_of(fresh).snapshot()
 assert called("list")[0] == called("status")[0] == 0  # all that is imported is imported now
 cases = {
     "change file": fresh.path / "changes" / looked[1].unfolded[0].path,

@@ -142,7 +142,7 @@ def test_ctrl_c_is_how_following_ends() -> None:
     assert (child.returncode, err) == (0, "")
 
 
-def test_an_event_may_leave_its_id_and_time_to_us(tmp_path: Path) -> None:
+def test_an_event_without_id_and_time_gets_both(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/log.db"
     given = (
         '{"build_request_id": "b", "event_type": "build_request", "build_request_event": {"status_name": "RECEIVED"}}'

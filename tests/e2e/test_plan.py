@@ -7,7 +7,7 @@ import pytest
 from siltstone.lake import Lake
 from tests.e2e.conftest import PEOPLE
 from tests.e2e.silt import contents, silt
-from tests.support import rolled
+from tests.support import roll_ups
 from tests.support.refusals import figures
 
 
@@ -71,8 +71,8 @@ def clicks(lake_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A log whose base has six files of ten rows, all in one hour."""
     monkeypatch.setenv("SILT_LAKE", str(lake_path))
     with Lake.open(lake_path) as lake:
-        rolled.make_log(lake, files=6)
-    return rolled.NAME
+        roll_ups.make_log(lake, files=6)
+    return roll_ups.NAME
 
 
 def test_a_dry_run_of_a_clustering_changes_nothing(clicks: str, lake_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_a_dry_run_of_a_clustering_changes_nothing(clicks: str, lake_path: Path)
     assert (found["dataset"], found["dry_run"], found["columns"]) == (clicks, True, ["at", "n"])
     assert (found["files"], found["base_files"], found["rows"]) == (6, 6, 60)
     assert found["bytes"] == found["base_bytes"] > 0
-    assert (period["period"], period["files"], period["files_after_at_most"]) == (rolled.HOUR, 6, 1)
+    assert (period["period"], period["files"], period["files_after_at_most"]) == (roll_ups.HOUR, 6, 1)
     shown = silt("cluster", clicks, "--dry-run", "--by", "visitor,at")
     assert [fact for fact in ("6 files", "visitor, at") if fact not in shown.out] == []
-    assert rolled.HOUR in shown.out
+    assert roll_ups.HOUR in shown.out
     assert contents(lake_path) == before, "nothing is changed"
 
 

@@ -95,7 +95,7 @@ def test_the_installed_command_answers(lake: Path):
     assert subprocess.run([script, "--lake", lake, "list"], capture_output=True, check=False).returncode == 0
 
 
-def test_the_lake_can_come_from_the_environment_and_globals_may_stand_anywhere(lake: Path):
+def test_the_lake_can_come_from_the_environment_and_global_options_may_be_anywhere(lake: Path):
     expected = process("--lake", lake, "--json", "list").data
     assert process("list", "--json", SILT_LAKE=str(lake)).data == expected
     assert silt("list", "--lake", lake, "--json").data == expected
@@ -108,7 +108,7 @@ def test_text_after_two_dashes_is_an_argument(lake: Path):
     assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
 
 
-def test_an_answer_goes_to_standard_output_and_an_error_to_the_other(lake: Path):
+def test_an_answer_goes_to_standard_output_and_an_error_to_standard_error(lake: Path):
     good = process("--lake", lake, "list")
     assert (good.code, good.err) == (0, "")
     bad = process("--lake", lake, "describe", "a.b.c")

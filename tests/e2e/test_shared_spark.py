@@ -27,6 +27,7 @@ WORKING_CLIENT = """
 import sys
 from siltstone import Lake, Unavailable
 from siltstone.spark.errors import noticing_absence
+from tests.support.internals import query_session_of
 
 heard = []
 
@@ -37,7 +38,7 @@ def show(progress):
 
 with Lake.open(sys.argv[1]) as lake:
     with lake.progress(show):
-        spark = lake._sessions.for_queries()
+        spark = query_session_of(lake)
         print("joined", flush=True)
         sys.stdin.readline()
         try:
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.spark
 
 
 class User:
-    """Somebody with a cache of their own, which borrows jars and class archives from ours, and a lake."""
+    """A user with a lake and a separate cache that links to the jars and class archives of ours."""
 
     def __init__(self, folder: Path) -> None:
         self.cache = folder / "cache" / "siltstone"
@@ -223,6 +224,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from siltstone import Lake, Unavailable
+from tests.support.internals import query_session_of
 
 heard = set()
 
@@ -237,7 +239,7 @@ def streamed(lake):
         return error
 
 with Lake.open(sys.argv[1]) as lake, ThreadPoolExecutor(1) as pool:
-    lake._sessions.for_queries()
+    query_session_of(lake)
     with lake.progress(show):
         stream = pool.submit(streamed, lake)
         answer = lake.sql(sys.argv[2], engine="spark", timeout=0)

@@ -16,10 +16,9 @@ from siltstone import Dataset, Lake, NotFound, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.model.columns import APP_CONTENT
 from siltstone.model.commit import Commit, CommitKind
-from siltstone.query.hot import NotResident
+from siltstone.query.hot import NotResident, memory_reclaim
 from siltstone.query.hot import change_set as delta_room
 from siltstone.query.hot import fill as fill_room
-from siltstone.query.hot import memory_reclaim as tidy_room
 from tests.support import clicks
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import ask, assert_same, bag, fold_log, hot_table
@@ -255,7 +254,7 @@ def test_two_datasets_are_joined_in_one_query(lake: Lake) -> None:
         assert hot.cursor.execute(text).fetchone() == (10,)
 
 
-def test_a_question_that_fails_leaves_nothing_behind(lake: Lake, dataset: Dataset) -> None:
+def test_a_failed_query_does_not_affect_the_next(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     for _ in range(3):
         with pytest.raises(Exception, match=r"not exist|not found"), lake.hot.pinned([NAME]) as hot:
@@ -325,7 +324,7 @@ def test_of_three_datasets_the_budget_holds_the_queried_one(tmp_path: Path) -> N
         assert lake.hot.fill(names[2]).resident
 
 
-def test_a_missed_dataset_is_filled_behind_the_answer(lake: Lake, dataset: Dataset) -> None:
+def test_a_missed_dataset_is_filled_after_the_answer(lake: Lake, dataset: Dataset) -> None:
     with pytest.raises(NotResident), lake.hot.pinned([NAME]):
         pass
     assert lake.hot.want(NAME).admitted
@@ -357,7 +356,7 @@ def test_statistics_count_hits_refreshes_and_evictions(lake: Lake, dataset: Data
 def test_a_table_with_many_deleted_rows_is_rewritten(
     lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidy_room, "PACK_ROWS", 10)
+    monkeypatch.setattr(memory_reclaim, "PACK_ROWS", 10)
     lake.hot.fill(NAME)
     with lake.hot.pinned([NAME]) as hot:
         first = hot.tables[NAME]
@@ -393,7 +392,7 @@ def test_after_a_purge_by_another_process_no_purged_row_stays_in_memory(lake: La
     assert fills(lake) == 1
 
 
-def test_a_purge_or_drop_of_the_same_lake_lets_the_rows_go(lake: Lake, dataset: Dataset) -> None:
+def test_a_purge_or_drop_of_the_same_lake_evicts_the_rows(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     store_of(dataset).forget()
     assert not lake.hot.decide(NAME).resident
@@ -413,13 +412,13 @@ def test_a_partly_fetched_result_blocks_no_other_query(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_threads_that_ask_for_the_same_missing_dataset_fill_it_once(lake: Lake) -> None:
+def test_threads_that_query_the_same_missing_dataset_fill_it_once(lake: Lake) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: lake.hot.fill(NAME), range(8)))
     assert fills(lake) == 1
 
 
-def test_many_threads_ask_while_one_writes_and_one_evicts(lake: Lake, dataset: Dataset) -> None:
+def test_many_threads_query_while_one_writes_and_one_evicts(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     stop = threading.Event()
     wrong: list[object] = []
@@ -486,7 +485,7 @@ def test_an_evicted_table_serves_its_readers_to_the_end(lake: Lake, dataset: Dat
         "SELECT * FROM variable",
     ],
 )
-def test_the_engine_reaches_nothing_outside(lake: Lake, text: str) -> None:
+def test_the_engine_has_no_external_access(lake: Lake, text: str) -> None:
     variable = pa.table({"a": [1]})  # of this process: no table of the engine
     lake.hot.fill(NAME)
     with pytest.raises(duckdb.Error), lake.hot.pinned([NAME]) as hot:

@@ -19,7 +19,7 @@ NAMES = ("prod.ml.t", "staging.ml.t", "prod.ml.T")
 """Names that differ by the catalog or by case only."""
 ROWS = 200
 END_SECONDS = 60.0
-"""Nobody waits longer than this for a thread: then it hangs."""
+"""Longest wait in seconds for the end of a thread; a thread that takes longer hangs."""
 
 
 class NoSpark(Exception):  # noqa: N818

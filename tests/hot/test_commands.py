@@ -88,7 +88,7 @@ def test_measuring_sends_no_directive_to_other_processes(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_stats_show_outlooks_and_what_processes_hold(lake: Lake) -> None:
+def test_stats_show_whether_datasets_fit_and_the_residents_of_each_process(lake: Lake) -> None:
     lake.hot.pin(NAME)
     assert is_answered_hot(lake)
     until(lambda: bool(lake.cache_directives.process_stats()))
@@ -152,7 +152,7 @@ def test_bad_calls_are_refused_and_leave_no_directive(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_doubted_by_pin(
+def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_named_by_pin(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from siltstone.query.hot import fill as fill_room
@@ -165,7 +165,7 @@ def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_doubted_by_pin(
 
 
 @pytest.mark.usefixtures("dataset")
-def test_a_process_that_ends_at_once_fills_nothing_behind_answers(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_once_fills_nothing_after_answers(tmp_path: Path) -> None:
     with Lake.open(tmp_path / "lake", settings=SETTINGS, long_running=False) as short:
         assert short.hot.want(NAME).admitted
         threading.Event().wait(0.3)

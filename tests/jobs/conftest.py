@@ -14,7 +14,7 @@ from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import WorkerProcess
 from tests.support.faulty_worker import COMMAND
 from tests.support.internals import compactor_of, idle_workers, stores_of, use_pool
-from tests.support.rolled import SETTINGS
+from tests.support.roll_ups import SETTINGS
 
 OpenLake = Callable[..., Lake]
 

@@ -18,7 +18,7 @@ from siltstone.model.compaction_request import CompactionRequest, RequestKind
 from tests.support.children import children_of
 from tests.support.compactors import EVERY_MINUTE, WAIT_SECONDS, CompactorProcess, overdue
 from tests.support.internals import store_of
-from tests.support.rolled import AT, NAME, base_files, make_log, numbers
+from tests.support.roll_ups import AT, NAME, base_files, make_log, numbers
 
 pytestmark = pytest.mark.spark
 ENVIRONMENT = {
@@ -102,7 +102,7 @@ def test_jobs_run_in_a_worker_and_a_signal_ends_the_one_that_runs(bench: Bench):
 
 @pytest.mark.deep
 def test_a_worker_that_is_killed_in_the_middle_of_spark_is_replaced_and_its_job_tried_again(bench: Bench):
-    log = make_log(bench.lake, files=3, rows=200_000)  # too few to be halved
+    log = make_log(bench.lake, files=3, rows=200_000)  # too few to be split
     overdue(bench.lake, "daily")
     first = bench.compactor()
     first.wait_for("holding")

@@ -22,7 +22,7 @@ from tests.support.children import Child, children_of
 from tests.support.faulty_worker import arrange, spark_is_writing
 from tests.support.folds import stage
 from tests.support.internals import busy_workers, pool_of, store_of
-from tests.support.rolled import AT, HOUR, NAME, SETTINGS, base_files, leftovers, make_log, numbers
+from tests.support.roll_ups import AT, HOUR, NAME, SETTINGS, base_files, leftovers, make_log, numbers
 
 pytestmark = pytest.mark.spark
 PLACES = {"job.began", "job.done"}
@@ -49,7 +49,7 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_thirty_by_halving(ope
     arrange(lake.path, kill_over=7)
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert (done.outcome, done.error, done.failure) == ("done", None, None)
-    failed = [(one.depth, one.files, one.failure, one.halved) for one in done.failed_attempts]
+    failed = [(one.depth, one.files, one.failure, one.split) for one in done.failed_attempts]
     assert failed == [
         (0, 30, "killed", True),
         (1, 15, "killed", True),
@@ -81,7 +81,7 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_a_fold_by_halving(
     arrange(lake.path, kill_over=7)
     (done,) = lake.run_cycle(only=["fold"], force=True)
     assert (done.outcome, done.error, done.attempts) == ("done", None, attempts)
-    assert [(one.files, one.failure, one.halved) for one in done.failed_attempts] == [
+    assert [(one.files, one.failure, one.split) for one in done.failed_attempts] == [
         (n, "killed", True) for n in failed
     ]
     assert max(one.depth for one in done.failed_attempts) < MAX_DEPTH
@@ -93,12 +93,12 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_a_fold_by_halving(
 
 def test_a_worker_killed_in_the_middle_of_spark_loses_and_doubles_nothing(open_lake: OpenLake) -> None:
     lake = open_lake()
-    log = make_log(lake, files=3, rows=50_000)  # too few to be halved: the job is tried again as it is
+    log = make_log(lake, files=3, rows=50_000)  # too few to be split: the job is tried again as it is
     arrange(lake.path, kill_in_spark=True, once=True)
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert (done.outcome, done.attempts) == ("done", 2)
     (failed,) = done.failed_attempts
-    assert (failed.failure, failed.halved) == ("killed", False)
+    assert (failed.failure, failed.split) == ("killed", False)
     assert "SIGKILL" in failed.error
     assert numbers(log) == dict.fromkeys(range(150_000), 1)
     assert len(base_files(log)) == 1
@@ -111,7 +111,7 @@ def test_a_jvm_that_is_killed_inside_a_living_worker_is_answered_by_halving(open
     arrange(lake.path, kill_jvm_over=4)
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert done.outcome == "done", done
-    assert [(one.failure, one.files, one.halved) for one in done.failed_attempts] == [("killed", 6, True)]
+    assert [(one.failure, one.files, one.split) for one in done.failed_attempts] == [("killed", 6, True)]
     assert "SIGKILL" in done.failed_attempts[0].error
     assert numbers(log) == dict.fromkeys(range(120_000), 1)
 
@@ -203,7 +203,7 @@ def test_a_time_limit_ends_the_attempt_and_its_halves_and_nothing_changes(open_l
     log = make_log(lake, files=5)
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert (done.outcome, done.failure, done.attempts) == ("failed", "time_limit", 3)
-    assert [(one.depth, one.files, one.halved) for one in done.failed_attempts] == [
+    assert [(one.depth, one.files, one.split) for one in done.failed_attempts] == [
         (0, 5, True),
         (1, 3, False),
         (1, 2, False),

@@ -33,7 +33,7 @@ from tests.support.internals import (
     taken_worker,
     use_pool,
 )
-from tests.support.rolled import AT, NAME, make_log
+from tests.support.roll_ups import AT, NAME, make_log
 
 
 def nothing() -> Job:
@@ -192,13 +192,15 @@ from siltstone import Lake
 from siltstone.compaction.planning.model import JobSpec, JobKind, Plan
 from siltstone.compaction.execution.cycle_runner import run_cycle
 from siltstone.compaction.execution.job import InlineRunner
+from tests.support.internals import components_of
 kinds = [JobKind.SQUASH, JobKind.VACUUM]
 jobs = tuple(JobSpec(kind=kind, lane=str(kind), dataset="web.eu.clicks") for kind in kinds)
 with Lake.open(sys.argv[1]) as lake:
     lake.dataset("web.eu.clicks").status()
     if os.getuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    runner = InlineRunner(lake._components.operations, lake._components.store)
+    components = components_of(lake)
+    runner = InlineRunner(components.operations, components.store)
     done = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), runner)
 print(json.dumps([one.to_dict() for one in done]))
 """

@@ -21,7 +21,7 @@ from siltstone.model.reports import JobResult
 from tests.jobs.conftest import OpenLake
 from tests.support.faulty_worker import arrange
 from tests.support.internals import idle_workers, pool_of, store_of, stores_of
-from tests.support.rolled import AT, NAME, add_files, base_files, leftovers, make_log, numbers
+from tests.support.roll_ups import AT, NAME, add_files, base_files, leftovers, make_log, numbers
 
 pytestmark = pytest.mark.spark
 

@@ -39,28 +39,28 @@ def latest_per_key(changes: Iterable[Stamped]) -> dict[str, Stamped]:
     return {item.row.key: item for item in changes}
 
 
-def hides(stone: Stamped, item: Stamped, broken: Variant | None) -> bool:
+def hides(tombstone: Stamped, item: Stamped, broken: Variant | None) -> bool:
     """Whether a tombstone of a log hides an append: by sequence, and by nothing else."""
     match broken:
         case Variant.VISIBILITY_BY_CLOCK:
-            return item.row.clock < stone.row.clock
+            return item.row.clock < tombstone.row.clock
         case Variant.VISIBILITY_BY_EVENT_TIME:
-            return item.row.hour < stone.row.hour
+            return item.row.hour < tombstone.row.hour
         case Variant.TOMBSTONE_HIDES_NEWER:
             return True
         case _:
-            return item.seq < stone.seq
+            return item.seq < tombstone.seq
 
 
 def surviving(kind: Kind, changes: list[Stamped], broken: Variant | None = None) -> list[Row]:
     """The rows that the changes add to what lies beneath them."""
     if kind is Kind.KEYED:
         return [item.row for item in latest_per_key(changes).values() if item.row.op == "U"]
-    stones = [item for item in changes if item.row.op == "D"]
+    tombstones = [item for item in changes if item.row.op == "D"]
     return [
         item.row
         for item in changes
-        if item.row.op == "A" and not any(s.row.key == item.row.key and hides(s, item, broken) for s in stones)
+        if item.row.op == "A" and not any(s.row.key == item.row.key and hides(s, item, broken) for s in tombstones)
     ]
 
 

@@ -76,7 +76,7 @@ def test_breaking_the_rule_is_caught(variant: Variant) -> None:
 
 
 def test_a_commit_without_epoch_loses_rows_to_a_purge() -> None:
-    """That an older epoch lands is not only untidy: the purge that raised the epoch has deleted its files."""
+    """That an older epoch lands is not harmless: the purge that raised the epoch has deleted its files."""
     assert "a live file is not on disk" in explore(scenarios.PURGE, Variant.COMMIT_WITHOUT_EPOCH).violation
 
 

@@ -322,7 +322,7 @@ class World:
                 yield
 
     def _rival(self) -> None:
-        """Somebody hides a subject and folds, or rolls up what there is, without the lease."""
+        """Let a second compactor without the lease fold a log after a tombstone, or roll it up."""
         rival = Compactor(self)
         for name in LOGS:
             if self.random.random() < 0.5:
@@ -479,7 +479,7 @@ class Compactor:
         return len([job for job in self._plan().jobs if job.kind is not JobKind.VACUUM])
 
     def intrude(self, name: str, work: str) -> None:
-        """Do what there is of a kind of work in one dataset, without the lease and below all thresholds."""
+        """Do what there is of a kind of job in one dataset, without the lease and below all thresholds."""
         tables = [table_state(self._store(name), tiers=self._world.tiers)]
         inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
         planned = plan(inputs, SETTINGS, self._world.clock.now())

@@ -61,7 +61,7 @@ def test_spark_and_arrow_show_the_same_over_old_and_new_files(
 
 
 @pytest.mark.parametrize("way", ["as Arrow", "by executors"])
-def test_a_fold_writes_old_rows_in_the_new_columns_and_strangers_read_them(
+def test_a_fold_writes_old_rows_in_the_new_columns_and_other_programs_read_them(
     dataset: Dataset, lake_path: Path, spark: "SparkSession", way: str
 ) -> None:
     expected = by_id(dataset.to_arrow())
@@ -74,7 +74,7 @@ def test_a_fold_writes_old_rows_in_the_new_columns_and_strangers_read_them(
     assert by_id(spark.read.format("delta").load(path).toArrow()) == expected
 
 
-def test_strangers_read_files_that_are_older_than_the_columns(lake: Lake, spark: "SparkSession") -> None:
+def test_other_programs_read_files_that_are_older_than_the_columns(lake: Lake, spark: "SparkSession") -> None:
     """They see no defaults, which the docs say; they must see wider types, and no error."""
     made = lake.create("a.b.old", "id BIGINT NOT NULL, n INT, f FLOAT", key="id")
     made.upsert([{"id": 1, "n": 5, "f": 0.5}])

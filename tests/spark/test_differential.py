@@ -11,9 +11,9 @@ import pytest
 
 from bench.shapes import SHAPES, tables
 from siltstone.spark.session import EXCLUDED_RULES, SUBQUERY_RULES
-from tests.differential.asking import Seen, ask_generated, is_ordered
+from tests.differential.comparison import Seen, compare_generated, is_ordered
 from tests.differential.data import others, rows
-from tests.differential.engines import Cold, Hot, differences
+from tests.differential.engines import Hot, OnSpark, differences
 from tests.differential.expressions import EXPRESSIONS
 from tests.differential.parameters import PARAMETERS
 from tests.differential.queries import QUERIES
@@ -31,7 +31,7 @@ QUICK = {
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
     EXCLUDED_RULES: ",".join(SUBQUERY_RULES),
 }
-Engines = tuple[Hot, Cold]
+Engines = tuple[Hot, OnSpark]
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +49,14 @@ def quick(spark: "SparkSession") -> Iterator["SparkSession"]:
 def engines(quick: "SparkSession") -> Engines:
     """Both engines over the same rows."""
     given = {"t": rows(), "o": others()}
-    return Hot(given), Cold(quick, given)
+    return Hot(given), OnSpark(quick, given)
 
 
 def compare(engines: Engines, text: str, parameters: dict[str, object] | None = None) -> list[str]:
     """Ask both, and say how they differ."""
     question = text.lstrip("~")
-    hot, cold = (engine.ask(question, parameters) for engine in engines)
-    found = differences(hot, cold, ordered=is_ordered(question), close=text.startswith("~"))
+    hot, on_spark = (engine.ask(question, parameters) for engine in engines)
+    found = differences(hot, on_spark, ordered=is_ordered(question), close=text.startswith("~"))
     return [f"{question}: {one}" for one in found]
 
 
@@ -64,10 +64,10 @@ def test_expressions_mean_the_same_on_both_engines(engines: Engines) -> None:
     found: list[str] = []
     for item, expressions in EXPRESSIONS.items():
         shown = ", ".join(f"{expression} AS x{at}" for at, expression in enumerate(expressions))
-        hot, cold = (engine.ask(f"SELECT id, {shown} FROM lab.d.t") for engine in engines)
+        hot, on_spark = (engine.ask(f"SELECT id, {shown} FROM lab.d.t") for engine in engines)
         for at, expression in enumerate(expressions):
             names = ["id", f"x{at}"]
-            lines = differences(hot.select(names), cold.select(names), ordered=False)
+            lines = differences(hot.select(names), on_spark.select(names), ordered=False)
             found += [f"{item}: {expression}: {one}" for one in lines]
     assert not found
 
@@ -79,17 +79,17 @@ def test_queries_mean_the_same_on_both_engines(engines: Engines, half: int) -> N
 
 
 def test_parameters_mean_the_same_on_both_engines(engines: Engines) -> None:
-    hot, cold = engines
+    hot, on_spark = engines
     found: list[str] = []
     for text, values in PARAMETERS:
-        lines = differences(hot.ask(text, values), cold.ask_bound(text, values), ordered=False)
+        lines = differences(hot.ask(text, values), on_spark.ask_bound(text, values), ordered=False)
         found += [f"{text}: {one}" for one in lines]
     assert not found
 
 
 def test_the_22_shapes_mean_the_same_on_both_engines(quick: "SparkSession") -> None:
     given = tables(1_200)
-    shop = Hot(given), Cold(quick, given)
+    shop = Hot(given), OnSpark(quick, given)
     found = [line for text in SHAPES.values() for line in compare(shop, text.format(place="lab.d").strip())]
     assert len(SHAPES) == 22
     assert not found
@@ -125,15 +125,15 @@ WHOLE = (
 
 
 def test_the_gate_sends_spark_the_meaning_that_was_written(engines: Engines) -> None:
-    cold = engines[1]
+    on_spark = engines[1]
     shown = ", ".join(f"{expression} AS x{at}" for at, expression in enumerate(REWRITTEN))
     text = f"SELECT id, {shown} FROM lab.d.t"
-    assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == []
+    assert differences(on_spark.ask_bound(text, {}), on_spark.ask(text), ordered=False) == []
     selected = [
         f"SELECT k FROM lab.d.t {each} DISTINCT SELECT n FROM lab.d.t" for each in ("UNION", "EXCEPT", "INTERSECT")
     ]
     for text in (*selected, *WHOLE):
-        assert differences(cold.ask_bound(text, {}), cold.ask(text), ordered=False) == [], text
+        assert differences(on_spark.ask_bound(text, {}), on_spark.ask(text), ordered=False) == [], text
 
 
 KINDS = (
@@ -149,7 +149,7 @@ OF_TYPES = {item.name for item in ITEMS if item.part == "Types"}
 def test_generated_queries_mean_the_same_on_both_engines(quick: "SparkSession", group: int) -> None:
     seen = Seen()
     for seed in range(group * 5, group * 5 + 5):
-        ask_generated(quick, 220, seed=seed, seen=seen)
+        compare_generated(quick, 220, seed=seed, seen=seen)
     assert seen.found == []
     assert seen.answered >= 0.85 * seen.queries, seen
     assert seen.with_rows >= 0.75 * seen.queries, seen
@@ -160,6 +160,6 @@ def test_generated_queries_mean_the_same_on_both_engines(quick: "SparkSession", 
 
 def test_some_generated_queries_mean_the_same_on_both_engines(quick: "SparkSession") -> None:
     seen = Seen()
-    ask_generated(quick, 24, seed=1000, seen=seen)
+    compare_generated(quick, 24, seed=1000, seen=seen)
     assert seen.found == []
     assert seen.answered >= 18, seen

@@ -48,7 +48,7 @@ def test_first_load_goes_straight_to_base_sorted_by_key(dataset: Dataset, tmp_pa
     assert not [f for f in dataset.path.rglob("*") if f.name.endswith(".crc") or f.name == "_SUCCESS"]
 
 
-def test_written_files_have_the_layout_of_the_house(dataset: Dataset, tmp_path: Path) -> None:
+def test_written_files_have_our_parquet_options(dataset: Dataset, tmp_path: Path) -> None:
     dataset.ingest(write_people(tmp_path / "in.parquet", 70_000))
     file = pq.ParquetFile(next((dataset.path / "base" / "data").rglob("*.parquet")))
     group = file.metadata.row_group(0)

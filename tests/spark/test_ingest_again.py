@@ -77,7 +77,7 @@ def test_a_file_that_was_refused_is_not_remembered(dataset: Dataset, tmp_path: P
 
 
 @pytest.mark.parametrize("has_rows", [False, True], ids=["first load", "changes"])
-def test_of_two_who_load_the_same_file_at_once_one_does_nothing(
+def test_of_two_concurrent_loads_of_the_same_file_one_does_nothing(
     dataset: Dataset, lake: Lake, tmp_path: Path, *, has_rows: bool
 ) -> None:
     if has_rows:
@@ -130,7 +130,7 @@ def test_without_a_quarantine_all_bad_files_are_named_and_nothing_is_loaded(data
     assert ids(dataset) == []
 
 
-def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, tmp_path: Path) -> None:
+def test_bad_files_and_rows_are_quarantined_with_their_reasons(dataset: Dataset, tmp_path: Path) -> None:
     report = dataset.ingest(write_mixed(tmp_path / "in"), quarantine=tmp_path / "bad")
     assert (report.rows, report.files_quarantined, report.rows_quarantined) == (2, 2, 4)
     assert ids(dataset) == ["P1", "P3"]
@@ -150,7 +150,7 @@ def test_bad_files_and_rows_are_put_aside_with_their_reasons(dataset: Dataset, t
     assert not [file for file in folder.rglob("*") if file.name.startswith(("_", "."))]
 
 
-def test_each_load_gets_a_folder_of_its_own_and_a_good_one_none(dataset: Dataset, tmp_path: Path) -> None:
+def test_each_load_with_bad_rows_has_its_own_quarantine_folder(dataset: Dataset, tmp_path: Path) -> None:
     mixed = write_mixed(tmp_path / "in")
     dataset.ingest(mixed, quarantine=tmp_path / "bad")
     dataset.ingest(mixed, quarantine=tmp_path / "bad", reload=True)
@@ -186,7 +186,7 @@ def test_repeated_keys_refuse_the_load_even_with_a_quarantine(dataset: Dataset, 
 
 
 @pytest.mark.parametrize("content", ["id,n\n,1\n", "colour\n"], ids=["rows", "files"])
-def test_with_nothing_good_left_the_load_is_refused_and_what_is_bad_is_put_aside(
+def test_a_load_without_a_good_row_is_refused_and_its_bad_rows_are_quarantined(
     dataset: Dataset, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "a.csv").write_text(content)

@@ -103,7 +103,7 @@ def test_a_query_is_loaded_as_changes_over_what_is_there(orders: Dataset, postgr
     assert orders.to_arrow().sort_by("id").column("n").to_pylist()[:11] == [*range(2, 12), 11]
 
 
-def test_bad_rows_refuse_the_load_or_are_put_aside(orders: Dataset, postgres: Postgres, tmp_path: Path) -> None:
+def test_bad_rows_refuse_the_load_or_are_quarantined(orders: Dataset, postgres: Postgres, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"\b10 rows"):
         load(orders, postgres, table="spoiled")
     report = load(orders, postgres, table="spoiled", quarantine=tmp_path / "bad")

@@ -22,7 +22,7 @@ from siltstone.model.columns import APP_EPOCH, JOB
 from siltstone.model.reports import JobResult
 from tests.support.faulty_worker import spark_is_writing
 from tests.support.internals import store_of
-from tests.support.rolled import AT, SETTINGS, base_files, leftovers, make_log, numbers
+from tests.support.roll_ups import AT, SETTINGS, base_files, leftovers, make_log, numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -275,7 +275,7 @@ def test_a_purge_leaves_no_byte_of_a_hidden_subject(log: Dataset) -> None:
 
 
 @pytest.mark.parametrize("arrow_changes_rows", [0])
-def test_sql_export_and_travel_know_logs(lake: Lake, log: Dataset, tmp_path: Path) -> None:
+def test_sql_export_and_time_travel_work_on_logs(lake: Lake, log: Dataset, tmp_path: Path) -> None:
     log.append(clicks(10))
     log.compact()
     log.tombstone([{"visitor": "V-1"}])
@@ -331,7 +331,7 @@ def test_files_are_loaded_as_one_batch_of_appends_once_a_log_has_rows(log: Datas
         log.ingest(tmp_path / "in.parquet", order_by="at", reload=True)
 
 
-def test_bad_rows_of_a_load_are_refused_or_put_aside(log: Dataset, tmp_path: Path) -> None:
+def test_bad_rows_of_a_load_are_refused_or_quarantined(log: Dataset, tmp_path: Path) -> None:
     nullable = pa.schema([f.with_nullable(True) for f in SCHEMA])  # noqa: FBT003
     rows = [click(0), click(1, at=None), click(2, region=""), click(3)]
     pq.write_table(pa.Table.from_pylist(rows, nullable), tmp_path / "in.parquet")

@@ -325,8 +325,8 @@ def test_a_query_means_the_same_whatever_the_session_is_set_to(lake: Lake, spark
     before = spark.conf.get(option)
     spark.conf.set(option, SAYS[option])
     try:
-        hot, cold = (lake.sql(text, engine=engine).rows for engine in ("hot", "spark"))
-        assert hot == cold == [(1, date(2026, 3, 29))]
+        hot, on_spark = (lake.sql(text, engine=engine).rows for engine in ("hot", "spark"))
+        assert hot == on_spark == [(1, date(2026, 3, 29))]
         with pytest.raises(InvalidRequest, match="overflow"):
             lake.sql("SELECT id + 1 AS x FROM a.b.times", engine="spark")
         assert lake.stream_sql(text).read_all().num_rows == 1

@@ -142,10 +142,10 @@ def test_one_job_that_fails_does_not_stop_the_others(lake: Lake, log: Dataset) -
     def fail(_: str) -> None:
         if not failed:
             failed.append(1)
-            raise Conflict("somebody was first")
+            raise Conflict("another process was first")
 
     with arm("roll_up.after_write", fail):
         done = lake.run_cycle([NAME], only=["hourly"], force=True)
-    assert [one.error for one in done if one.error] == ["somebody was first"]
+    assert [one.error for one in done if one.error] == ["another process was first"]
     assert len(done) > 1
     assert as_counter(log.to_arrow()) == as_counter(expected().rows)

@@ -35,10 +35,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Ite
 
 
 def both(lake: Lake, text: str) -> list[str]:
-    hot, cold = lake.sql(text, engine="hot"), lake.sql(text, engine="spark")
-    assert (hot.engine, cold.engine) == ("hot", "spark")
-    assert hot.to_arrow().schema.equals(cold.to_arrow().schema)
-    return differences(hot.to_arrow(), cold.to_arrow(), ordered=False)
+    hot, on_spark = lake.sql(text, engine="hot"), lake.sql(text, engine="spark")
+    assert (hot.engine, on_spark.engine) == ("hot", "spark")
+    assert hot.to_arrow().schema.equals(on_spark.to_arrow().schema)
+    return differences(hot.to_arrow(), on_spark.to_arrow(), ordered=False)
 
 
 def test_every_type_comes_from_both_engines_alike(lake: Lake) -> None:

@@ -39,6 +39,7 @@ with Lake.open(sys.argv[1]) as lake:
 LOG_SCRIPT = """
 import json, sys
 from siltstone import Lake
+from tests.support.internals import store_of
 with Lake.open(sys.argv[1]) as lake:
     spark = lake.spark()
     assert spark.conf.get("spark.driver.maxResultSize") == "4m"
@@ -48,14 +49,14 @@ with Lake.open(sys.argv[1]) as lake:
         rows = ("timestamp_seconds(1794700800 + id % 7200) at", "id account", f"concat('{first}-', id) text")
         log.append(spark.range(first, first + 600_000).selectExpr(*rows))
         log.compact()
-    before = len(log._store.snapshot().base.files)
+    before = len(store_of(log).snapshot().base.files)
     rolled = lake.run_cycle(only=["daily"], force=True)
-    pressed = len(log._store.snapshot().base.files)
+    after = len(store_of(log).snapshot().base.files)
     clustered = log.cluster()
-    files = log._store.snapshot().base.files
+    files = store_of(log).snapshot().base.files
     found = log.read().selectExpr("count(*)", "sum(account)", "count(distinct account)",
         "count_if(text like '400000-%')").collect()[0]
-    print(json.dumps({"found": list(found), "fewer": pressed < before, "errors": [one.error for one in rolled if one.error],
+    print(json.dumps({"found": list(found), "fewer": after < before, "errors": [one.error for one in rolled if one.error],
         "rolled": sum(one.report["rows"] for one in rolled), "clustered": sum(one.rows for one in clustered),
         "marked": {path.split("/")[-2] for path in (file.path for file in files)} == {"cluster"}, "many": len(files) > 3}))
 """

@@ -120,7 +120,7 @@ def test_an_old_frame_whose_files_were_purged_raises_a_missing_file(lake: Lake) 
         dataset.read(at=1)
 
 
-def test_a_quiet_time_after_a_fold_is_found_when_changes_has_forgotten(lake: Lake) -> None:
+def test_a_time_without_writes_after_a_fold_is_found_when_the_log_of_changes_was_cleaned(lake: Lake) -> None:
     dataset = create(lake)
     dataset.upsert([person(1), person(2)])
     dataset.compact()

@@ -249,6 +249,11 @@ def residents_of(cache: "HotCache") -> "Residents":
     return cache._residents
 
 
+def query_session_of(lake: "Lake") -> "SparkSession":
+    """Return the session for SQL: tests start its server before they query, or run on it what no query may."""
+    return lake._sessions.for_queries()
+
+
 def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Replace the start of Spark: tests show that none is needed, or make it slow."""
     from siltstone.spark.lake_sessions import LakeSessions
@@ -336,7 +341,7 @@ def replace_log_opening(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any
 
 
 def delta_backend_of(log: "EventLog") -> "DeltaBackend":
-    """Return the backend of an event log on Delta: asking the log itself would project its events."""
+    """Return the backend of an event log on Delta: a query of the log would project its events."""
     from siltstone.eventlog.delta_backend import DeltaBackend
 
     assert isinstance(log._backend, DeltaBackend)
@@ -383,9 +388,9 @@ def table_objects(table: "ObjectTable") -> Any:  # noqa: ANN401
     return table._objects
 
 
-def tidy_objects(table: "ObjectTable") -> str | None:
+def checkpoint_objects(table: "ObjectTable") -> str | None:
     """Write a checkpoint and clean the log: tests do not wait for the background."""
-    return table._tidy()
+    return table._checkpoint_and_sweep()
 
 
 def replace_squash_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
@@ -484,7 +489,7 @@ def journal_liveness_lock(journal: "Journal") -> "LivenessLock":
     return journal._running.liveness_lock
 
 
-def press_input(store: "Store", file: "DataFile", first: str) -> "MergeInput":
+def merge_input(store: "Store", file: "DataFile", first: str) -> "MergeInput":
     """Return what is known of a file before small files are merged: the division needs no Spark."""
     from siltstone.compaction.operations.merge_small_files import _read_input
 
@@ -548,11 +553,11 @@ def class_archive(java: "Java", settings: "Settings", *, role: str) -> "list[str
     return _archive(java, role=role, jars=_jars(settings))
 
 
-def tidy_archives(folder: Path, *, now_seconds: float) -> None:
+def delete_old_archives(folder: Path, *, now_seconds: float) -> None:
     """Remove old class archives: a JVM would have to start for that."""
-    from siltstone.spark.jvm import _tidy
+    from siltstone.spark.jvm import _delete_old_archives
 
-    _tidy(folder, now_seconds=now_seconds)
+    _delete_old_archives(folder, now_seconds=now_seconds)
 
 
 def interruptible_query(query: "SparkQuery", session: "SparkSession") -> AbstractContextManager[None]:

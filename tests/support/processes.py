@@ -11,7 +11,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import SystemClock
-from siltstone.delta.checkpoints import Retention, try_tidy_log
+from siltstone.delta.checkpoints import Retention, try_checkpoint_and_clean
 from siltstone.delta.table import Table
 from siltstone.errors import Conflict, SiltstoneError
 from siltstone.lake import Lake
@@ -157,12 +157,12 @@ def cluster_for(path: Path, seconds: float, *, files_at_once: int = 20) -> tuple
     return landed, refused
 
 
-def tidy_for(path: Path, seconds: float) -> tuple[int, list[str]]:
+def checkpoint_and_clean_for(path: Path, seconds: float) -> tuple[int, list[str]]:
     """Write checkpoints and clean the log without a pause; return how often, and what went wrong."""
     done, failures = 0, []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        error_text = try_tidy_log(
+        error_text = try_checkpoint_and_clean(
             path, retention=Retention(hours=100, max_entries=3), durable=False, clock=SystemClock()
         )
         done += 1

@@ -103,7 +103,7 @@ def ids_in(table: Path, relative: str) -> list[int]:
     return [int(number) for number in pq.ParquetFile(table / relative).read(["id"]).column("id").to_pylist()]
 
 
-def checkpoint_and_clean(path: Path) -> None:
+def checkpoint_and_forget(path: Path) -> None:
     """Write a checkpoint and forget every entry below it."""
     write_checkpoint(path, durable=False)
     forget_history(path)

@@ -76,7 +76,7 @@ def test_a_lake_without_a_file_has_the_defaults(tmp_path: Path):
     assert load(tmp_path) == Settings()
 
 
-def test_text_is_brought_into_the_type_of_the_setting():
+def test_text_is_converted_to_the_type_of_the_setting():
     settings = load(environment={"SILT_DURABLE": "no", "SILT_VACUUM_FLOOR_HOURS": "2.5", "SILT_MAX_ROWS": "7"})
     assert (settings.durable, settings.vacuum_floor_hours, settings.max_rows) == (False, 2.5, 7)
 

@@ -85,7 +85,7 @@ def test_a_result_shows_a_few_rows_and_columns_and_short_values():
     assert result(wide)._repr_html_().count("<tr>") == MAX_ROWS + 1
 
 
-def test_values_of_others_are_escaped_at_the_prompt_and_in_html():
+def test_user_values_are_escaped_at_the_prompt_and_in_html():
     table = pa.table({"<b>": ["<script>alert(1)</script>", "\x1b[31mred\nline", None]})
     shown = result(table)._repr_html_()
     assert "<script>" not in shown and "<b>" not in shown  # noqa: PT018

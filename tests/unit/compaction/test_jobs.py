@@ -269,7 +269,7 @@ def test_halves_have_all_files_once_and_never_less_than_the_floor(count: int, de
 
 
 @given(st.lists(st.integers(1, 4), max_size=40))
-def test_a_fold_is_halved_between_two_batches(sizes: list[int]) -> None:
+def test_a_fold_is_split_between_two_batches(sizes: list[int]) -> None:
     """Batches with these numbers of files; a part takes the changes up to its last sequence."""
     orders = [order for order, size in enumerate(sizes, 1) for _ in range(size)]
     planned = replace(
@@ -289,7 +289,7 @@ def test_a_fold_is_halved_between_two_batches(sizes: list[int]) -> None:
     assert second.job.until == orders[-1]
 
 
-def test_squashes_and_vacuums_cannot_be_halved() -> None:
+def test_squashes_and_vacuums_cannot_be_split() -> None:
     for kind in (JobKind.SQUASH, JobKind.VACUUM, JobKind.EVENTS):
         assert split(JobPart(job=job(8, kind=kind))) == ()
 
@@ -340,7 +340,7 @@ def test_thirty_files_with_a_limit_of_seven_are_done_by_halving() -> None:
     assert done.report is not None
     assert (done.report["files_removed"], done.report["files_added"], done.report["seconds"]) == (30, 6, 6.0)
     assert [one.depth for one in done.failed_attempts] == [0, 1, 2, 1, 2]
-    assert all(one.halved for one in done.failed_attempts)
+    assert all(one.split for one in done.failed_attempts)
 
 
 def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> None:
@@ -355,7 +355,7 @@ def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> 
     assert deep.report is not None
     assert deep.report["files_removed"] == 93
     few = carried(Fake(run), job(5))
-    assert [(one.depth, one.files, one.halved) for one in few.failed_attempts] == [(0, 5, True), (1, 3, False)]
+    assert [(one.depth, one.files, one.split) for one in few.failed_attempts] == [(0, 5, True), (1, 3, False)]
     assert (few.outcome, few.attempts) == ("partly", 3)
 
 
@@ -742,7 +742,7 @@ def test_the_innermost_cause_in_a_long_stack_trace_comes_back_from_a_worker() ->
     assert classify(evidence_of(error_from(json.loads(json.dumps(failed(error)))))) is Failure.DISK_FULL
 
 
-def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_jvm_was_killed_reports_it_and_the_job_can_be_split(monkeypatch: pytest.MonkeyPatch) -> None:
     from siltstone.compaction.execution.worker_main import failed
     from siltstone.compaction.execution.worker_pool import error_from
 

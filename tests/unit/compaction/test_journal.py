@@ -26,7 +26,7 @@ from siltstone.compaction.journal.records import (
     read_job,
     safe_error,
 )
-from siltstone.compaction.journal.totals import Totals, cache_path, counted
+from siltstone.compaction.journal.totals import Totals, add_events, cache_path
 from siltstone.compaction.planning.model import FileEntry, JobKind, JobSpec, Plan
 from siltstone.compaction.planning.table_state import event_log_state
 from siltstone.config import Settings
@@ -294,9 +294,9 @@ def test_commits_cover_a_job_if_one_is_its_own_or_its_parts_together_cover_the_p
     assert not is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2)])
     assert is_whole(record(JobKind.FOLD), [entry("7-ab.1", folded=2), entry("7-ab.2", folded=4)])
     assert not is_whole(record(JobKind.FOLD, ()), [entry("7-ab.1", folded=2)]), "the planned files are unknown"
-    halved = [entry("7-ab.1", removes=("a", "b")), entry("7-ab.2", removes=("c", "d"))]
-    assert not is_whole(record(JobKind.ROLL_UP), halved[:1])
-    assert is_whole(record(JobKind.ROLL_UP), halved)
+    parts = [entry("7-ab.1", removes=("a", "b")), entry("7-ab.2", removes=("c", "d"))]
+    assert not is_whole(record(JobKind.ROLL_UP), parts[:1])
+    assert is_whole(record(JobKind.ROLL_UP), parts)
     assert not is_whole(record(JobKind.ROLL_UP), [])
     assert not is_whole(record(JobKind.PURGE, ()), [entry("7-ab", folded=4)]), "it deletes after its fold"
 
@@ -447,7 +447,7 @@ def test_totals_count_by_lane_and_dataset(journal: Journal, clock: FakeClock) ->
     run_cycle(plan_of(candidate("2026-11-13"), cycle=10), Does(Unavailable("no")), subscribers=[journal.on_event])
     log = journal.log()
     assert log is not None
-    totals = counted(Totals(), log.events())
+    totals = add_events(Totals(), log.events())
     assert (totals.cycles, totals.cycles_failed, totals.all.jobs, totals.all.failures) == (2, 1, 2, 1)
     daily = totals.lanes["daily"]
     assert (daily.jobs, daily.failures, daily.files_before, daily.files_after, daily.rows) == (1, 1, 2, 1, 4)

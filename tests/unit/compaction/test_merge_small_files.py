@@ -15,7 +15,7 @@ from siltstone.dataset.store import Store
 from siltstone.model.files import DataFile, KeyRange
 from siltstone.spark_tasks.io import Target
 from siltstone.spark_tasks.merge_files import MergeJob, MergeTask, merger
-from tests.support.internals import divided_tasks, press_input
+from tests.support.internals import divided_tasks, merge_input
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 
@@ -29,7 +29,7 @@ def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[A
         table = pa.table({"n": pa.array(values, kind), "text": [f"{number}-{at}" for at in range(len(values))]})
         pq.write_table(table, folder / name, row_group_size=7)
         size = (folder / name).stat().st_size
-        found.append(press_input(store, DataFile(path=name, size_bytes=size, rows=len(values)), "n"))
+        found.append(merge_input(store, DataFile(path=name, size_bytes=size, rows=len(values)), "n"))
     return found
 
 

@@ -349,7 +349,7 @@ def test_the_daily_tier_is_not_starved_by_the_hourly_one():
     """In every cycle forty new hours are ready, more than the budget takes; the day still is rolled up in its turn."""
     old = [file for hour in range(12) for file in entries(f"2026-10-01T{hour:02d}", 1)]
     table = log(old, tiers=[HOURLY, DAILY])
-    for number in range(7):  # five other kinds of work and two tiers
+    for number in range(7):  # five other kinds of jobs and two tiers
         for n in range(40):
             day = dt.date(2026, 9, 30) - dt.timedelta(days=number * 40 + n)
             table = replace(table, files=[*table.files, *entries(f"{day}T10", 11, modified_ms=NOW_MS + number)])

@@ -129,8 +129,8 @@ def _given(commit: Commit, _parent: ParentVersion) -> Commit:
     return commit
 
 
-def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
-    """Begin a fold of three batches, which is halved; commit some of its two parts, as a worker does, and die."""
+def died_in_a_split_fold(lake: Lake, *, parts: int) -> Job:
+    """Begin a fold of three batches, which is split; commit some of its two parts, as a worker does, and die."""
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan((NAME,), only=["fold"], force=True)
     job = Job.of(plan.jobs[0], cycle=plan.cycle, epoch=None)
@@ -152,8 +152,8 @@ def died_in_a_halved_fold(lake: Lake, *, parts: int) -> Job:
     return job
 
 
-def test_a_halved_fold_with_only_its_first_part_committed_records_the_numbers_of_that_part(lake: Lake) -> None:
-    job = died_in_a_halved_fold(lake, parts=1)
+def test_a_split_fold_with_only_its_first_part_committed_records_the_numbers_of_that_part(lake: Lake) -> None:
+    job = died_in_a_split_fold(lake, parts=1)
     report = lake.recover()
     assert (report.completed, report.failed, figures(report.summary())) == ((), (job.id,), "1")
     (record,) = lake.jobs()
@@ -171,8 +171,8 @@ def test_a_halved_fold_with_only_its_first_part_committed_records_the_numbers_of
     assert lake.recover() == RecoveryReport()
 
 
-def test_a_halved_fold_with_its_last_part_committed_is_completed(lake: Lake) -> None:
-    job = died_in_a_halved_fold(lake, parts=2)
+def test_a_split_fold_with_its_last_part_committed_is_completed(lake: Lake) -> None:
+    job = died_in_a_split_fold(lake, parts=2)
     report = lake.recover()
     assert (report.completed, report.failed) == ((job.id,), ())
     (record,) = lake.jobs()
@@ -417,7 +417,7 @@ def test_liveness_locks_of_dead_processes_are_swept(lake: Lake) -> None:
     (lock_folder / "dead").write_text("")
     lake.recover()
     assert not (lock_folder / "dead").exists()
-    assert list((lake.path / "_system" / "work").iterdir()) == []
+    assert list((lake.path / "_system" / "liveness").iterdir()) == []
 
 
 def test_a_reader_recovers_nothing(lake: Lake) -> None:

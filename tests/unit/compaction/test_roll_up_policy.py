@@ -77,7 +77,7 @@ def test_a_period_that_is_done_is_not_mentioned():
     assert (found.jobs, found.left_out) == ((), ())
 
 
-def test_small_files_that_batches_left_are_brought_together_from_two_on():
+def test_two_or_more_small_files_that_batches_left_are_merged():
     (job,) = planned(log(entries(OLD, 2, tier="hourly"))).jobs
     assert (len(job.files), figures(job.trigger)) == (2, "2")
     (job,) = planned(log(entries(OLD, 2, tier="hourly"), entries(OLD, 3, prefix="new"))).jobs

@@ -12,7 +12,7 @@ import pytest
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.scheduler import HISTORY_CYCLES, Scheduler
-from siltstone.compactor.tasks import Cycle, Outcome, ScheduledTask, SchedulerState, TaskContext, Trigger
+from siltstone.compactor.tasks import Outcome, ScheduledTask, SchedulerCycle, SchedulerState, TaskContext, Trigger
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR, Lease
 from siltstone.delta.layout import LOG
@@ -269,7 +269,7 @@ def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
     def away(_run: TaskContext) -> None:
         raise Unavailable("The disk is full.")
 
-    ended: list[Cycle] = []
+    ended: list[SchedulerCycle] = []
     scheduler = bench.scheduler(
         bench.task("bad", HOURLY, bad),
         bench.task("away", HOURLY, away),
@@ -291,7 +291,7 @@ def test_an_error_of_one_task_stops_no_other_and_is_recorded(bench: Bench):
 
 
 def test_a_callback_that_fails_does_not_stop_the_scheduler(bench: Bench):
-    def bad(_cycle: Cycle) -> None:
+    def bad(_cycle: SchedulerCycle) -> None:
         raise ValueError("deaf")
 
     scheduler = bench.scheduler(on_cycle=bad)

@@ -15,7 +15,7 @@ from siltstone.compaction.journal.recovery import RecoveryReport
 from siltstone.compaction.planning.model import Plan
 from siltstone.compactor.events import CycleCompleted, StandingBy
 from siltstone.compactor.schedule import schedule
-from siltstone.compactor.tasks import Cycle, Outcome, SchedulerState, TaskResult, Trigger
+from siltstone.compactor.tasks import Outcome, SchedulerCycle, SchedulerState, TaskResult, Trigger
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.coordination.state_files import CYCLES, PAUSED, STOP
@@ -30,17 +30,17 @@ from tests.support.internals import components_of, lease_table_of, replace_inter
 from tests.support.leasing import leases_of
 from tests.support.maintenance import CYCLE, FOLD, NAME, PURGE, SETTINGS, Bench, filled, ids, lake_of, slow_lake, until
 from tests.support.refusals import refused
-from tests.support.rolled import make_log
+from tests.support.roll_ups import make_log
 
 
-def test_every_tier_and_kind_of_work_has_its_cron():
+def test_every_tier_and_kind_of_job_has_its_cron():
     found = schedule(replace(Settings(), tiers="weekly.enabled=yes; hourly.cron=7 * * * *", cluster_cron=" "))
     assert next(iter(found)) == "recovery"
     assert (found["hourly"], found["weekly"], found["cluster"]) == ("7 * * * *", "0 4 * * 3", None)
     assert {"fold", "squash", "events", "vacuum", "daily", "monthly"} < set(found)
 
 
-def test_a_tier_that_only_a_dataset_has_is_looked_at_by_the_cron_it_has_there(bench: Bench):
+def test_a_tier_of_one_dataset_is_planned_by_the_cron_of_that_dataset(bench: Bench):
     log = bench.lake.create("a.b.log", "at TIMESTAMP NOT NULL", time="at")
     log.set_tiers("weekly.enabled=yes; hourly.cron=9 * * * *")
     service = bench.service()
@@ -133,7 +133,7 @@ def test_a_cycle_without_jobs_reports_no_event(bench: Bench):
     assert bench.events() == ["holding"]
 
 
-def test_numbers_go_on_and_what_was_missed_is_caught_up_once(bench: Bench):
+def test_cycle_numbers_continue_and_missed_tasks_run_once(bench: Bench):
     first = bench.service(only=["vacuum"])
     first.step()
     bench.clock.pass_time(hours=1)
@@ -458,7 +458,9 @@ def test_a_job_that_was_cancelled_has_not_failed():
         cycle=2, results=(result("done"), result("failed", "no"), result("cancelled", "stopped")), trouble=None
     )
     done = TaskResult(tasks=("fold",), outcome=Outcome.DONE, report=report)
-    cycle = Cycle(number=2, trigger=Trigger.SCHEDULE, epoch=1, started=at, ended=at, seconds=1.0, results=(done,))
+    cycle = SchedulerCycle(
+        number=2, trigger=Trigger.SCHEDULE, epoch=1, started=at, ended=at, seconds=1.0, results=(done,)
+    )
     summary = cycle.summary()
     assert (summary["jobs"], summary["failed"], summary["cancelled"]) == (3, 1, 1)
     assert event_line(CycleCompleted(cycle=cycle)) == "cycle 2 ended: 3 jobs, 1 failed, 1 cancelled, 1.0 s"

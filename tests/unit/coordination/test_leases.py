@@ -141,7 +141,7 @@ def test_a_released_lease_is_free_at_once_and_its_epoch_rises(lake: Path):
         assert leases_of(lake).holder(COMPACTOR) is None
         with pytest.raises(Fenced, match="'compactor'"):
             lease.check()
-    assert list((lake / "_system" / "work").iterdir()) == []
+    assert list((lake / "_system" / "liveness").iterdir()) == []
 
 
 def test_a_block_that_fails_releases_too(lake: Path):

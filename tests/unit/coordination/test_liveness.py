@@ -22,11 +22,11 @@ sys.stdin.read()
 
 def test_an_owner_is_live_until_it_releases_its_lock(tmp_path: Path):
     assert not is_live(tmp_path, "a")
-    with LivenessLock(tmp_path / "work", "a"):
-        assert is_live(tmp_path / "work", "a")
-        assert not is_live(tmp_path / "work", "b")
-    assert not is_live(tmp_path / "work", "a")
-    assert list((tmp_path / "work").iterdir()) == []
+    with LivenessLock(tmp_path / "liveness", "a"):
+        assert is_live(tmp_path / "liveness", "a")
+        assert not is_live(tmp_path / "liveness", "b")
+    assert not is_live(tmp_path / "liveness", "a")
+    assert list((tmp_path / "liveness").iterdir()) == []
 
 
 def test_a_second_release_is_harmless(tmp_path: Path):

@@ -50,7 +50,7 @@ def as_another_user() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("closed", ["", "_system", "_system/work", "_system/audit", "_system/datasets", "a"])
+@pytest.mark.parametrize("closed", ["", "_system", "_system/liveness", "_system/audit", "_system/datasets", "a"])
 def test_every_error_in_a_denied_folder_is_a_siltstone_error(closed: str):
     with tempfile.TemporaryDirectory() as found:
         root = Path(found)

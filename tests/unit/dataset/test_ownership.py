@@ -448,8 +448,8 @@ def test_liveness_locks_behind_a_link_are_not_removed(tmp_path: Path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "letter").write_text("mine")
-    (tmp_path / "work").symlink_to(outside)
-    assert sweep_dead(tmp_path / "work") == 0
+    (tmp_path / "liveness").symlink_to(outside)
+    assert sweep_dead(tmp_path / "liveness") == 0
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to(outside / "letter")

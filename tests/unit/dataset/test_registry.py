@@ -167,7 +167,7 @@ def test_a_sweep_finishes_a_drop_that_crashed_after_the_registry(lake: Lake, mon
     assert not people.path.exists()
 
 
-def test_a_name_lives_again_only_after_its_old_tables_are_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+def test_a_name_is_reused_only_after_its_old_tables_are_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     people = lake.create("a.b.c", SCHEMA, key="id")
     with monkeypatch.context() as crash:
         crash.setattr(registry_of(lake), "remove_dropped", lambda _dropped: None)

@@ -61,7 +61,7 @@ def test_a_staged_row_of_the_registry_is_kept_while_its_owner_lives(tmp_path: Pa
     layout, owner = Layout.at(tmp_path), SystemClock().new_id()
     staged = layout.registry / "data" / f"{owner}.parquet"
     with Lake.open(tmp_path, settings=FAST) as lake:
-        with LivenessLock(layout.work, owner):
+        with LivenessLock(layout.liveness, owner):
             staged.write_bytes(b"half a file")
             lake.sweep()
             assert staged.exists()

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.delta import checkpoints as upkeep
+from siltstone.delta import checkpoints
 from siltstone.delta.background import Background, BackgroundCheckpoints
 from siltstone.delta.checkpoint_checksums import checkpoint_lock
 from siltstone.delta.checkpoints import Retention, clean_log, forget_history, heal_checkpoint
@@ -177,7 +177,7 @@ def test_an_unreadable_checkpoint_stays_if_an_entry_it_covers_is_missing(tmp_pat
         (range(0), (), False),
     ],
 )
-def test_a_pointer_to_nothing_goes_if_the_rest_of_the_log_is_whole(
+def test_a_dangling_pointer_is_deleted_if_the_rest_of_the_log_is_complete(
     tmp_path: Path, entries: range, checkpoints: tuple[int, ...], *, healed: bool
 ):
     table = log(tmp_path / "t", entries=entries, checkpoints=checkpoints)
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_was_cleaned_since_it_was_listed_is_not_damaged(
     table = log(tmp_path / "t", entries=range(5, 12), checkpoints=(4, 9))
     listing = list_log(table)
     (table / LOG / checkpoint(4)).unlink()
-    monkeypatch.setattr(upkeep, "list_log", lambda _: listing)
+    monkeypatch.setattr(checkpoints, "list_log", lambda _: listing)
     heal_checkpoint(table)
     assert versions_of(table) == (list(range(5, 12)), [9])
 

@@ -14,7 +14,7 @@ def take(table: Path) -> CommitLock:
     return CommitLock(table, clock=SystemClock())
 
 
-def test_the_second_waits_for_the_first(tmp_path: Path):
+def test_the_second_writer_waits_for_the_first(tmp_path: Path):
     order: list[str] = []
 
     def second() -> None:

@@ -114,7 +114,7 @@ def test_a_disk_that_refuses_leaves_neither_entry_nor_draft(table: Path, monkeyp
     assert names(table) == []
 
 
-def test_a_draft_that_cannot_be_removed_takes_nothing_back(table: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_draft_that_cannot_be_deleted_fails_no_commit(table: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_given: object, **_named: object) -> None:
         raise OSError(5, "Input/output error")
 

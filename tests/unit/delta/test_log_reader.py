@@ -77,7 +77,7 @@ def test_an_empty_action_is_damage(tmp_path: Path, kind: str):
         read_entry(tmp_path, 0)
 
 
-def test_a_strangers_entry_has_no_commit_id(tmp_path: Path):
+def test_an_entry_of_another_program_has_no_commit_id(tmp_path: Path):
     write(tmp_path, 0, {"add": {"path": "x"}}, {"cdc": {"path": "y"}}, {"domainMetadata": {}})
     entry = read_entry(tmp_path, 0)
     assert (entry.commit_id, entry.info) == (None, {})
@@ -109,7 +109,7 @@ def test_an_entry_that_is_json_but_no_entry_is_corruption(tmp_path: Path, conten
         read_entry(tmp_path, 0)
 
 
-def test_an_entry_that_is_not_there_is_the_callers_to_judge(tmp_path: Path):
+def test_a_missing_entry_raises_file_not_found(tmp_path: Path):
     touch(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_entry(tmp_path, 0)

@@ -67,7 +67,7 @@ PEOPLE = pa.schema(
 )
 
 
-def test_only_numbers_times_and_sort_columns_stand_in_the_log():
+def test_only_numbers_times_and_sort_columns_have_statistics_in_the_log():
     assert stat_columns(PEOPLE, sort=["region"], subject=[]) == ["region", "age", "salary", "born", "seen"]
 
 

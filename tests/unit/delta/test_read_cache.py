@@ -69,7 +69,7 @@ def test_a_reader_of_an_older_state_keeps_nothing_more():
     assert late.find("a", "x") is None
 
 
-def test_forgetting_takes_one_folder_and_what_is_being_read():
+def test_forgetting_a_folder_drops_its_parts_and_those_of_running_reads():
     reads = ReadCache(ROOM)
     elsewhere = visit(reads, "a", folder=OTHER)
     elsewhere.put("a", "x", 0, 1)

@@ -294,5 +294,5 @@ def test_our_own_format_and_tables_without_one_are_read():
 
 
 @pytest.mark.parametrize(("given", "names"), [(None, ()), ("id", ("id",)), (["a", "b"], ("a", "b")), (("a",), ("a",))])
-def test_one_name_or_several_are_names(given: str | list[str] | None, names: tuple[str, ...]):
+def test_names_are_given_as_text_or_sequence(given: str | list[str] | None, names: tuple[str, ...]):
     assert as_names(given) == names

@@ -24,7 +24,7 @@ HOURLY, DAILY, WEEKLY, MONTHLY = DEFAULT_TIERS
 MB = 1024 * 1024
 
 
-def test_hourly_and_daily_are_what_the_ancestors_had():
+def test_the_default_tiers_have_their_documented_values():
     assert (HOURLY.min_age_seconds, HOURLY.min_files, HOURLY.target_bytes) == (3600, 10, 512 * MB)
     assert (HOURLY.source, HOURLY.target, HOURLY.cron) == (Granularity.HOUR, Granularity.HOUR, "5 * * * *")
     assert (DAILY.min_age_seconds, DAILY.min_files, DAILY.target_bytes) == (24 * 3600, 12, 2048 * MB)

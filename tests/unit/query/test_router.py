@@ -232,7 +232,7 @@ def test_a_large_dataset_is_filled_only_if_hot_is_requested(lake_path: Path, lak
 
 @pytest.fixture
 def others_fill(lake: Lake) -> Iterator[None]:
-    """Somebody else fills something that takes long."""
+    """Another query holds the fill lock until the test ends."""
     begun, ended = threading.Event(), threading.Event()
 
     def fill() -> None:
@@ -491,7 +491,7 @@ def test_an_invalid_page_is_refused(lake: Lake, number: Any, size: Any):  # noqa
         lake.queries.page("paged", number, size=size)
 
 
-def test_pages_take_a_bounded_room_and_the_last_answer_is_always_there(lake: Lake, monkeypatch: pytest.MonkeyPatch):
+def test_paged_results_have_a_memory_limit_and_the_newest_is_always_kept(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(result_cache, "PAGED_RESULTS_BYTES", 1)
     for name in ("first", "second"):
         lake.sql(GROUPED, query_id=name)
@@ -517,7 +517,7 @@ def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, mo
         raise NoSpark
 
     replace_session(monkeypatch, start)
-    monkeypatch.setattr(cancellation, "UNHEARD_SECONDS", 0.2)
+    monkeypatch.setattr(cancellation, "INTERRUPT_SECONDS", 0.2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -537,7 +537,7 @@ def test_explain_shows_what_the_query_would_do(lake: Lake):
         lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}", engine="hot")
 
 
-def test_a_plan_of_what_spark_would_be_refused_is_refused_alike(lake_path: Path, lake: Lake):
+def test_explain_refuses_the_joins_that_a_query_refuses(lake_path: Path, lake: Lake):
     del lake
     product = f"SELECT a.id + 1 FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c"
     with Lake.open(lake_path, settings=Settings(durable=False, query_pairs=1000)) as other:

@@ -11,7 +11,7 @@ from siltstone.host.user_cache import cache_folder
 from siltstone.spark import jvm
 from siltstone.spark.jars import coordinate, delta_jars
 from siltstone.spark.launch_options import local_cores, options
-from tests.support.internals import tidy_archives
+from tests.support.internals import delete_old_archives
 from tests.support.refusals import refused
 
 
@@ -160,7 +160,7 @@ def test_a_recording_cut_short_is_never_used_and_goes_after_an_hour(tmp_path: Pa
     part = archive(tmp_path, "key.1.part", complete=False)
     assert jvm.archive_options(tmp_path, "key")[0].startswith("-XX:ArchiveClassesAtExit")
     assert part.exists()
-    tidy_archives(tmp_path, now_seconds=SystemClock().now().timestamp() + 2 * jvm.PARTIAL_KEPT_SECONDS)
+    delete_old_archives(tmp_path, now_seconds=SystemClock().now().timestamp() + 2 * jvm.PARTIAL_KEPT_SECONDS)
     assert not part.exists()
 
 

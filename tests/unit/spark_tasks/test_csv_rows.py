@@ -114,7 +114,7 @@ def test_quotes_around_fields_and_doubled_inside_are_well_formed(delimiter: str,
     assert reasons(rows) == [None, None, csv_worker.STRAY]
 
 
-def test_every_option_of_the_form_is_heeded():
+def test_every_csv_option_is_applied():
     form = csv_form(
         delimiter="tab",
         quote="'",
@@ -184,7 +184,7 @@ def test_an_option_that_is_not_valid_is_refused_by_name(options: dict[str, Any],
     assert next(iter(options)) in str(refused.value)
 
 
-def test_without_options_there_is_no_form():
+def test_no_csv_options_give_no_csv_form():
     assert csv_form() is None
     assert csv_form(decimal_comma=True) == CsvForm(decimal_comma=True)
 

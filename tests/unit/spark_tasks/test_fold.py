@@ -83,7 +83,7 @@ def values(table: pa.Table) -> list[Any]:
     piece=st.integers(1, 50),
     rows_per_file=st.integers(1, 50),
 )
-def test_changes_are_laid_over_a_file_whatever_the_pieces(
+def test_changes_are_applied_to_a_file_whatever_the_batch_size(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     base: set[int],
@@ -153,7 +153,7 @@ def test_new_keys_alone_become_a_file(tmp_path: Path) -> None:
     assert values(rewritten(tmp_path, worker.rewrite(task, job(of, tmp_path), prefix="o"))) == [(1, 2), (2, 2)]
 
 
-def test_row_groups_are_whole_and_files_have_the_house_options(tmp_path: Path) -> None:
+def test_row_groups_are_whole_and_files_have_our_parquet_options(tmp_path: Path) -> None:
     of = schema(pa.int64())
     pq.write_table(rows(of, [(n,) for n in range(5000)], 1), tmp_path / "in.parquet")
     task = worker.Task(

@@ -13,7 +13,7 @@ import sqlglot.parser
 from siltstone.errors import Unavailable
 from siltstone.query.gate.admit import admit
 
-SOURCE = Path(__file__).parents[2] / "src" / "siltstone"
+SOURCE = Path(__file__).parents[3] / "src" / "siltstone"
 SUFFIX = EXTENSION_SUFFIXES[0]
 COMPILED = ("parser", "tokenizer_core", "expressions/core", "parsers/spark", "generator")
 READS_SQL = """

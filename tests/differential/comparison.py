@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from siltstone.query.translate import Unsupported
-from tests.differential.engines import Cold, Hot, differences
+from tests.differential.engines import Hot, OnSpark, differences
 from tests.differential.generated import GeneratedQuery, generated
 from tests.differential.generated_rows import generated_tables
 
@@ -41,16 +41,16 @@ def is_ordered(text: str) -> bool:
     return "ORDER BY" in text.rpartition(")")[2]
 
 
-def ask_generated(spark: "SparkSession", count: int, *, seed: int, seen: Seen) -> None:
+def compare_generated(spark: "SparkSession", count: int, *, seed: int, seen: Seen) -> None:
     """Run the queries of a seed on both engines, over tables of the same seed."""
     tables = generated_tables(seed)
-    hot, cold = Hot(tables), Cold(spark, tables)
+    hot, on_spark = Hot(tables), OnSpark(spark, tables)
     for query in generated(count, seed=seed):
         seen.queries += 1
-        _ask(hot, cold, query, seen)
+        _compare(hot, on_spark, query, seen)
 
 
-def _ask(hot: Hot, cold: Cold, query: GeneratedQuery, seen: Seen) -> None:
+def _compare(hot: Hot, on_spark: OnSpark, query: GeneratedQuery, seen: Seen) -> None:
     try:
         one = hot.ask(query.text, query.parameters)
     except Unsupported:
@@ -60,7 +60,7 @@ def _ask(hot: Hot, cold: Cold, query: GeneratedQuery, seen: Seen) -> None:
         seen.gave_way += 1
         return
     try:
-        other = _spark_answer(cold, query)
+        other = _spark_answer(on_spark, query)
     except PySparkException as error:
         if not (query.summed and "OVERFLOW" in str(error)):  # it depends on the order of rows
             seen.found.append(f"{query.text} {query.parameters}: only Spark raises {str(error)[:300]}")
@@ -76,8 +76,8 @@ def _ask(hot: Hot, cold: Cold, query: GeneratedQuery, seen: Seen) -> None:
     seen.kinds.update({str(kind).partition("(")[0].partition("<")[0] for kind in one.schema.types})
 
 
-def _spark_answer(cold: Cold, query: GeneratedQuery) -> pa.Table:
+def _spark_answer(on_spark: OnSpark, query: GeneratedQuery) -> pa.Table:
     """Run the original text on Spark; through the gate if values are bound, or a WITH hides the name of a table."""
     if query.parameters or "WITH" in query.text:
-        return cold.ask_bound(query.text, query.parameters)
-    return cold.ask(query.text)
+        return on_spark.ask_bound(query.text, query.parameters)
+    return on_spark.ask(query.text)

@@ -1,4 +1,4 @@
-"""Who is admitted to the hot cache, who goes for it, and the sentence that says why."""
+"""Admission to the hot cache: which datasets are admitted, which are evicted for them, and the reason."""
 
 import dataclasses
 import doctest
@@ -7,11 +7,9 @@ import time
 
 import pytest
 
-from siltstone.query.hot import admission as policy
-from siltstone.query.hot import duckdb_types as types
-from siltstone.query.hot import residents
+from siltstone.query.hot import admission, duckdb_types, residents
 from siltstone.query.hot.admission import Candidate, Held, admit
-from siltstone.query.hot.stats import Entry
+from siltstone.query.hot.stats import CacheEntry
 from tests.support.refusals import figures
 
 MB = 1024 * 1024
@@ -80,7 +78,7 @@ def test_datasets_that_are_queried_in_turn_do_not_evict_each_other() -> None:
 def test_counters_that_two_threads_change_at_once_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slot, is_counting = residents.Slot("crm.sales.calls"), threading.Event()
 
-    def slow(entry: Entry, **changed: int) -> Entry:
+    def slow(entry: CacheEntry, **changed: int) -> CacheEntry:
         if "misses" in changed:
             is_counting.set()
             time.sleep(0.1)
@@ -96,5 +94,5 @@ def test_counters_that_two_threads_change_at_once_are_both_kept(monkeypatch: pyt
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
-    assert doctest.testmod(policy).failed == 0
-    assert doctest.testmod(types).failed == 0
+    assert doctest.testmod(admission).failed == 0
+    assert doctest.testmod(duckdb_types).failed == 0
