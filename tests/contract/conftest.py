@@ -16,9 +16,9 @@ Opener = Callable[[str], EventLog]
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server for this run."""
-    with postgres_server(tmp_path_factory.mktemp("postgres") / "data") as server:
+    with postgres_server() as server:
         yield server
 
 

@@ -2,8 +2,6 @@
 
 import datetime
 import decimal
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +37,9 @@ TABLE = """
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    folder = Path(tempfile.mkdtemp(prefix="silt-pg-"))  # short: it is also the path of a socket
-    with postgres_server(folder / "data") as started:
+    with postgres_server() as started:
         started.run(TABLE)
         yield started
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

