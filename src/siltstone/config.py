@@ -233,14 +233,15 @@ class Settings:
             Unavailable: a file cannot be read, or other users can change the user's file.
         """
         environment = os.environ if environment is None else environment
-        values = _from_user_file(user_file(environment))
+        home = user_file(environment)
+        variables = {name: ENV_PREFIX + name.upper() for name in sorted(_NAMES - {"spark"})}
+        given = [(str(home), _from_user_file(home))]
         if lake:
-            values |= _from_lake_file(lake / CONFIG_FILE)
-        for name in sorted(_NAMES - {"spark"}):
-            if (text := environment.get(ENV_PREFIX + name.upper())) is not None:
-                values[name] = text
-        values |= arguments
-        return cls(**{name: _fit(name, value) for name, value in values.items()})
+            given.append((str(lake / CONFIG_FILE), _from_lake_file(lake / CONFIG_FILE)))
+        given += [(key, {name: environment[key]}) for name, key in variables.items() if key in environment]
+        given.append(("", arguments))
+        values = {name: (source, value) for source, settings in given for name, value in settings.items()}
+        return cls(**{name: _fit_from(source, name, value) for name, (source, value) in values.items()})
 
 
 _NAMES: Final = frozenset(f.name for f in fields(Settings))
@@ -312,10 +313,22 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     return {name: next(iter(difflib.get_close_matches(name, accepted, n=1)), None) for name in unknown}
 
 
+def _fit_from(source: str, name: str, value: Any) -> Any:  # noqa: ANN401
+    """Convert one value as `_fit` does. An error names the file or the variable that the value is from."""
+    try:
+        return _fit(name, value)
+    except InvalidRequest as error:
+        if not source:
+            raise
+        raise InvalidRequest(f"{source}: {error}") from error
+
+
 def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
     """Convert one value to the type of its default, or raise an error that names the accepted values."""
     if name not in _NAMES:
-        raise InvalidRequest(f"Unknown setting {name!r}. Known: {', '.join(sorted(_NAMES))}.")
+        similar = difflib.get_close_matches(name, _NAMES, n=1)
+        advice = f"Did you mean {similar[0]}?" if similar else f"Known: {', '.join(sorted(_NAMES))}."
+        raise InvalidRequest(f"Unknown setting {name!r}. {advice}")
     if name == "spark":
         return _fit_spark(value)
     if name == "tiers" and isinstance(value, Mapping):

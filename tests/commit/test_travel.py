@@ -110,7 +110,7 @@ def followed(dataset: Dataset, oracle: dict[int, State]) -> set[int]:
         try:
             changes = dataset.changes_to_arrow(since=sequence)
         except NotFound as error:
-            oldest = int(re.findall(r"from sequence (\d+) on", str(error))[0])
+            oldest = int(re.findall(r"since=(\d+)", str(error))[0])
             assert sequence < oldest
             dataset.changes_to_arrow(since=oldest)
             continue

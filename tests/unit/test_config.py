@@ -111,8 +111,17 @@ def test_an_unknown_setting_is_refused_with_the_known_ones():
 
 def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path):
     (tmp_path / CONFIG_FILE).write_text("colour = 1\n")
-    with pytest.raises(InvalidRequest, match="colour"):
+    with refused(InvalidRequest, None, str(tmp_path / CONFIG_FILE), "colour"):
         load(tmp_path)
+
+
+def test_a_wrong_value_is_refused_with_its_file_or_variable(tmp_path: Path):
+    (tmp_path / CONFIG_FILE).write_text('fold_batches = "many"\n')
+    with refused(InvalidRequest, None, str(tmp_path / CONFIG_FILE), "fold_batches", "many"):
+        load(tmp_path)
+    assert load(tmp_path, fold_batches=3).fold_batches == 3
+    with refused(InvalidRequest, None, "SILT_FOLD_BATCHES", "few"):
+        load(environment={"SILT_FOLD_BATCHES": "few"})
 
 
 @pytest.mark.parametrize("text", ["max_rows = \n", "max_rows = " + "[" * 100_000])

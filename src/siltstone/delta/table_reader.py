@@ -137,7 +137,7 @@ class TableReader:
             raise self._gone()
 
     def _gone(self) -> Gone:
-        return Gone(f"{self.label} no longer exists: it was dropped. Open the dataset again.")
+        return Gone(f"{self.label} no longer exists: it was dropped. If it was created again, open it again.")
 
     def version(self) -> int:
         """Return the newest version."""

@@ -70,8 +70,8 @@ def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
     floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
     if since < floor:
         raise NotFound(
-            f"Dataset {store.name}: not all changes since sequence {since} are retained; they are from sequence {floor} on. "
-            "Read the dataset, and follow it from the sequence of that read."
+            f"Dataset {store.name}: not all changes since sequence {since} are retained. Pass since={floor} for those that are, "
+            "or read the dataset and follow it from the sequence of that read."
         )
     return files
 

@@ -122,7 +122,9 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Accept a target that is missing or empty, or, with `overwrite`, holds nothing but an export."""
     content = sorted(path.iterdir()) if path.is_dir() else []
     if content and not overwrite:
-        raise InvalidRequest(f"Export target {path} is not empty. Name another folder, or pass overwrite.")
+        raise InvalidRequest(
+            f"Export target {path} is not empty. Name another folder, or pass overwrite (--overwrite)."
+        )
     if not content:
         return
     listed = _marked_files(path)
