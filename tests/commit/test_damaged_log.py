@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from siltstone.clock import SystemClock
@@ -21,6 +22,7 @@ from siltstone.delta.checkpoints import (
     try_checkpoint_and_clean,
     write_checkpoint,
 )
+from siltstone.delta.full_replay import MAX_ENTRIES
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
 from siltstone.delta.table import ParentVersion
@@ -399,7 +401,7 @@ def test_a_log_that_changes_at_every_attempt_to_open_it_is_busy_and_not_damaged(
     write_checkpoint(path, durable=False)
     append(writer, 2)
 
-    def with_gaps(_path: Path) -> None:
+    def with_gaps(_path: Path, **_options: int | None) -> None:
         if commits:
             append(writer, 3)
         raise DeltaError("a gap in the listing of delta-rs")
@@ -407,3 +409,20 @@ def test_a_log_that_changes_at_every_attempt_to_open_it_is_busy_and_not_damaged(
     monkeypatch.setattr(table_reader, "DeltaTable", with_gaps)
     with pytest.raises(error):
         open_table(path).version()
+
+
+def test_a_long_log_is_opened_although_delta_rs_lists_it_with_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """So it does beside a busy writer, because reading a directory is not atomic. Up to a known version it has no gaps."""
+    path = tmp_path / "table"
+    make_table(path, appends=MAX_ENTRIES + 1)
+    opened: list[int | None] = []
+
+    def with_gaps(path: Path, version: int | None = None) -> DeltaTable:
+        opened.append(version)
+        if version is None:
+            raise DeltaError("a gap in the listing of delta-rs")
+        return DeltaTable(path, version=version)
+
+    monkeypatch.setattr(table_reader, "DeltaTable", with_gaps)
+    assert open_table(path).version() == MAX_ENTRIES + 1
+    assert opened == [None, MAX_ENTRIES + 1]

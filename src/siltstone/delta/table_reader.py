@@ -323,7 +323,7 @@ def _open(path: Path) -> DeltaTable:
     newest: set[int] = set()
     for _ in range(OPEN_TRIES):
         try:
-            handle = DeltaTable(path)
+            handle = DeltaTable(path) if failure is None else _open_listed(path)
             check_entries(path)
         except (DeltaError, FileNotFoundError) as error:
             if not isinstance(error, DeltaError) or isinstance(error, TableNotFoundError) or not (path / LOG).is_dir():
@@ -335,11 +335,22 @@ def _open(path: Path) -> DeltaTable:
         else:
             if _has_sound_checkpoint(path, handle):
                 return handle
-    if failure is None or len(newest) > 1:  # delta-rs lists a log while entries are written and cleaned, and sees gaps
+    if failure is None or len(newest) > 1:
         raise Unavailable(f"The log of {path} was written or cleaned repeatedly while it was opened. Try again.")
     raise Corruption(
         f"The log of {path} cannot be read: {first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
     ) from failure
+
+
+def _open_listed(path: Path) -> DeltaTable:
+    """Open a table at its newest version that Siltstone lists.
+
+    Reading a directory is not atomic. Beside a busy writer, delta-rs misses entries below the newest one that it reads,
+    in a long log nearly always. It reads all entries up to a version if they existed before.
+    """
+    listing = list_log(path)
+    newest = max((*listing.entries, listing.newest_checkpoint))
+    return DeltaTable(path, version=newest if newest >= 0 else None)
 
 
 def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
