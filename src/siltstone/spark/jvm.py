@@ -169,37 +169,58 @@ def _delete_old_archives(folder: Path, *, now_seconds: float) -> None:
             old.unlink()
 
 
+class _JvmOutput:
+    """State of `filtered_stderr`. Plain attributes, because the handler of Ctrl-C uses them: no locks there."""
+
+    is_forwarded = True
+    """Whether the lines of a JVM are forwarded."""
+    shown: int | None = None
+    """Inside a block, a descriptor of this process's own standard error."""
+
+
+_output: Final = _JvmOutput()
+
+
 @contextmanager
 def filtered_stderr() -> Iterator[deque[str]]:
     """Give a JVM that is started inside the block a standard error without the known noise.
 
-    All other lines are forwarded for as long as the JVM lives. Yields the last lines, for an error message. Two threads must
-    not enter the block at the same time.
+    All other lines are forwarded until the JVM ends, or until `end_children` ends it. Yields the last lines, for an error
+    message. Two threads must not enter the block at the same time.
     """
     tail: deque[str] = deque(maxlen=20)
+    _output.is_forwarded = True
     sys.stderr.flush()
     shown = os.dup(2)
     read_end, write_end = os.pipe()
     forward = threading.Thread(target=_forward, args=(read_end, shown, tail), name="jvm-stderr", daemon=True)
     forward.start()
+    _output.shown = shown
     os.dup2(write_end, 2)
     os.close(write_end)
     try:
         yield tail
     except BaseException:
-        os.dup2(shown, 2)
+        _show_again(shown)
         forward.join(timeout=1)  # a failed JVM closes its end; wait for its last lines
         raise
+    _show_again(shown)
+
+
+def _show_again(shown: int) -> None:
+    """Give this process its own standard error back."""
     os.dup2(shown, 2)
+    _output.shown = None
 
 
 def _forward(read_end: int, shown: int, tail: deque[str]) -> None:
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             if not NOISE.search(line):
+                if _output.is_forwarded:
+                    with suppress(OSError):
+                        os.write(shown, line)
                 tail.append(line.decode(errors="replace").rstrip())
-                with suppress(OSError):
-                    os.write(shown, line)
 
 
 def children() -> set[int]:
@@ -213,7 +234,14 @@ def children() -> set[int]:
 
 
 def end_children(spared: Iterable[int] = ()) -> None:
-    """Send SIGTERM to this process's children, wait a little, and kill those that still run."""
+    """Send SIGTERM to this process's children, wait a little, and kill those that still run.
+
+    A JVM that ends under load reports the exceptions of its own threads. From now on its standard error is dropped.
+    This process writes to its own again, even while another thread starts a JVM.
+    """
+    if (shown := _output.shown) is not None:
+        os.dup2(shown, 2)
+    _output.is_forwarded = False
     remaining = children() - set(spared)
     _signal(remaining, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -186,9 +188,47 @@ def test_standard_error_passes_everything_on_but_the_noise(capfd: pytest.Capture
     with jvm.filtered_stderr() as tail:
         child = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write('{lines}')"])
     child.wait()
-    for _ in range(100):
-        if tail:
-            break
-        SystemClock().sleep(0.02)
+    wait_for_lines(tail, 1)
     assert list(tail) == ["something real"]
     assert capfd.readouterr().err == "something real\n"
+
+
+WRITES_WHEN_ENDED = """
+import signal, sys, time
+def end(number, frame):
+    sys.stderr.write("Exception in thread\\n")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+sys.stderr.write("ready\\n")
+sys.stderr.flush()
+time.sleep(60)
+"""
+
+
+def test_standard_error_of_an_ended_child_is_dropped(capfd: pytest.CaptureFixture[str]):
+    earlier = jvm.children()
+    with jvm.filtered_stderr() as tail:
+        child = subprocess.Popen([sys.executable, "-c", WRITES_WHEN_ENDED])
+    wait_for_lines(tail, 1)
+    jvm.end_children(spared=earlier)
+    child.wait()
+    wait_for_lines(tail, 2)
+    assert list(tail) == ["ready", "Exception in thread"]
+    assert capfd.readouterr().err == "ready\n"
+
+
+def test_a_process_that_ends_its_children_while_a_jvm_starts_still_writes(capfd: pytest.CaptureFixture[str]):
+    """An interrupt reaches the main thread while another thread starts the JVM, and the command reports it."""
+    earlier = jvm.children()
+    with jvm.filtered_stderr():
+        jvm.end_children(spared=earlier)
+        os.write(2, b"silt: Interrupted\n")
+    os.write(2, b"and afterwards\n")
+    assert capfd.readouterr().err == "silt: Interrupted\nand afterwards\n"
+
+
+def wait_for_lines(tail: "deque[str]", number: int) -> None:
+    for _ in range(500):
+        if len(tail) >= number:
+            return
+        SystemClock().sleep(0.02)
