@@ -48,6 +48,7 @@ def test_a_standby_takes_over_from_a_killed_compactor_and_stops_on_request(lake:
     assert str(first.pid) in shown
     assert re.search(r"\bwaiting\n", shown)
     assert "+00:00" not in shown
+    assert "+00:00" not in silt("--lake", lake, "compactor", "status", "--json").out
     assert re.search(r"\npaused +no\n", shown)
     first.send(signal.SIGKILL)
     assert second.wait_for("holding")["epoch"] == 2

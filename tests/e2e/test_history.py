@@ -84,6 +84,9 @@ def test_status_shows_the_last_job_and_the_last_cycle() -> None:
     shown = silt("status")
     assert re.search(r"squash .*\d{4}-\S+Z.*\b3\b.*\b1\b", shown.out)
     assert "+00:00" not in shown.out
+    for reported in (found, silt("history", "--json").data, silt("history", "--jobs", "--json").data):
+        assert "Z'" in str(reported)
+        assert "+00:00" not in str(reported)
     assert re.search(r"completed .*\d{4}-\S+Z", shown.err)
     assert "squash" in silt("status", PEOPLE).out
 

@@ -35,7 +35,7 @@ from typing import Final
 from siltstone.backup.folder import BackupFolder, hash_of
 from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
 from siltstone.backup.verify import damage, is_always_hashed, verify
-from siltstone.clock import Clock
+from siltstone.clock import Clock, utc_text
 from siltstone.config import CONFIG_FILE, Settings
 from siltstone.coordination.leases import Leases
 from siltstone.dataset.dataset_folder import MARKER
@@ -196,7 +196,7 @@ class Backup:
         with contextlib.suppress(SiltstoneError):  # a damaged older backup only costs its reuse
             self._earlier = {file.path: file for file in self._folder.read().files}
         self._check_registered()
-        taken_at = self._clock.now().isoformat(timespec="seconds")
+        taken_at = utc_text(self._clock.now(), timespec="seconds")
         whole = self._copy_system_tables()
         datasets, registry = self._copy_datasets()
         config = self._layout.root / CONFIG_FILE

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from siltstone.clock import Clock
+from siltstone.clock import Clock, utc_text
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.events import (
@@ -292,7 +292,7 @@ class CompactorService:
         if summary["jobs"] or summary["failed"] or summary["cancelled"]:
             self._on_event(CycleCompleted(cycle=cycle))
         settled = {
-            name: cycle.started.isoformat()
+            name: utc_text(cycle.started, timespec="microseconds")
             for result in cycle.results
             if result.outcome is not Outcome.SKIPPED
             for name in result.tasks
@@ -348,7 +348,7 @@ class CompactorService:
             return
         cycle = status.running_cycle
         if cycle is not None and cycle not in self._running_since:
-            self._running_since = {cycle: self._clock.now().isoformat(timespec="seconds")}
+            self._running_since = {cycle: utc_text(self._clock.now(), timespec="seconds")}
         content = {
             **holder_facts(status.holder),
             "state": str(status.state),
@@ -356,7 +356,7 @@ class CompactorService:
             "running_cycle": cycle,
             "running_tasks": list(status.running_tasks),
             "running_since": self._running_since.get(cycle) if cycle is not None else None,
-            "due": {name: at.isoformat() if at else None for name, at in status.due.items()},
+            "due": {name: utc_text(at, timespec="seconds") if at else None for name, at in status.due.items()},
             "trouble": self._trouble or status.trouble,
         }
         if content != self._written:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from siltstone.clock import Clock
+from siltstone.clock import Clock, utc_text
 from siltstone.coordination.leases import COMPACTOR, Leases
 from siltstone.coordination.state_files import PAUSED, STATUS, STOP, StateFiles
 from siltstone.errors import NotFound, Unavailable
@@ -92,7 +92,7 @@ class CompactorState:
         return row.described() if row is not None else None
 
     def _now(self) -> str:
-        return self._clock.now().isoformat(timespec="seconds")
+        return utc_text(self._clock.now(), timespec="seconds")
 
 
 def holder_facts(row: LeaseRow) -> dict[str, Any]:
@@ -103,5 +103,5 @@ def holder_facts(row: LeaseRow) -> dict[str, Any]:
         "host": row.host,
         "role": row.role,
         "epoch": row.epoch,
-        "since": row.since.isoformat(timespec="seconds"),
+        "since": utc_text(row.since, timespec="seconds"),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from siltstone.clock import utc_text
 from siltstone.coordination.leases import Lease
 from siltstone.model.lease import LeaseRow
 
@@ -117,14 +118,17 @@ class SchedulerCycle:
             "failed": sum(result.failed for result in self.results),
             "cancelled": sum(result.cancelled for result in self.results),
             "errors": [result.error for result in self.results if result.error],
-            "started": self.started.isoformat(timespec="seconds"),
+            "started": utc_text(self.started, timespec="seconds"),
             "seconds": round(self.seconds, 3),
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cycle as plain data, with times as ISO text."""
         data = {field.name: getattr(self, field.name) for field in fields(self)}
-        times = {"started": self.started.isoformat(), "ended": self.ended.isoformat()}
+        times = {
+            name: utc_text(at, timespec="microseconds")
+            for name, at in (("started", self.started), ("ended", self.ended))
+        }
         return data | times | {"trigger": str(self.trigger), "results": [result.to_dict() for result in self.results]}
 
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import Clock, SystemClock, utc_text
 from siltstone.config import Settings
 from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.host.file_lock import open_locked, try_lock, unlock
@@ -110,7 +110,7 @@ class ServerDaemon:
         running = RunningServer(
             port=server.port,
             token=token,
-            started_at=self._clock.now().isoformat(timespec="seconds"),
+            started_at=utc_text(self._clock.now(), timespec="seconds"),
             idle_minutes=self._settings.spark_idle_minutes,
             ui_port=ui_port,
         )

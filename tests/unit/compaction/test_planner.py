@@ -241,6 +241,9 @@ def test_a_plan_is_shown_as_a_table_and_as_json(inputs: Inputs):
     lines = made.table()
     assert len(lines) == len(made.jobs) + len(made.left_out)
     assert all(len(line) == len(COLUMNS) and line[-1] for line in lines)
+    assert [line[-1].startswith("planned: ") for line in lines] == [True] * len(made.jobs) + [False] * len(
+        made.left_out
+    )
     again = json.loads(json.dumps(made.to_dict(with_files=True)))
     assert [len(job["paths"]) for job in again["jobs"]] == [len(job.files) for job in made.jobs]
     assert again["cost_bytes"] == made.cost_bytes

@@ -16,7 +16,7 @@ from siltstone.cli.context import Invocation
 from siltstone.cli.job_output import job_counts
 from siltstone.cli.registration import GENERAL, RUN, Commands
 from siltstone.cli.signals import INTERRUPTED
-from siltstone.clock import SystemClock
+from siltstone.clock import SystemClock, utc_text
 from siltstone.compaction.execution.events import CompactionEvent
 from siltstone.compactor.events import Started
 from siltstone.errors import NotFound, Unavailable
@@ -133,7 +133,7 @@ def _event_writer(*, as_json: bool) -> Callable[[CompactionEvent], None]:
     clock, mutex = SystemClock(), threading.Lock()
 
     def write(event: CompactionEvent) -> None:
-        at = clock.now().isoformat(timespec="seconds")
+        at = utc_text(clock.now(), timespec="seconds")
         if as_json:
             text = json.dumps(render.plain({"at": at, **event.to_dict()}), ensure_ascii=False)
         else:

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from siltstone.clock import utc_text
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
 from siltstone.compaction.planning.model import JobKind, JobSpec, UnfinishedJob
@@ -484,4 +485,4 @@ def iso(at: int | None) -> str | None:
     """Return a time in nanoseconds as text for people and JSON."""
     if at is None:
         return None
-    return datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC).isoformat(timespec="milliseconds")
+    return utc_text(datetime.datetime.fromtimestamp(at / NS_PER_SECOND, datetime.UTC), timespec="milliseconds")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from siltstone.clock import from_epoch_ms
+from siltstone.clock import from_epoch_ms, utc_text
 from siltstone.model.tiers import DEFAULT_TIERS, Tier
 from siltstone.model.units import BYTES_PER_MB
 
@@ -184,7 +184,7 @@ class JobSpec:
         """Return the candidate as plain data. The paths of its files are included only with `with_files`."""
         names = ("dataset", "period", "batch", "batches", "files_after", "rows", "cost_bytes", "saved_bytes")
         since = (
-            from_epoch_ms(self.waiting_since_ms).isoformat(timespec="milliseconds") if self.waiting_since_ms else None
+            utc_text(from_epoch_ms(self.waiting_since_ms), timespec="milliseconds") if self.waiting_since_ms else None
         )
         data: dict[str, Any] = {"kind": str(self.kind), "lane": self.lane}
         data |= {name: getattr(self, name) for name in names}
@@ -204,7 +204,7 @@ class JobSpec:
             f"{len(self.files):,} → {self.files_after:,}" if self.files else "",
             f"{self.cost_bytes / BYTES_PER_MB:,.1f}" if self.cost_bytes else "",
             f"{self.score:.2f}" if self.saved_bytes else "",
-            f"planned: {self.trigger}" if self.planned else self.reason,
+            f"planned: {self.trigger}" if self.planned else f"left out: {self.reason}",
         )
 
 

@@ -74,7 +74,11 @@ def _fold_due(table: TableState, settings: Settings, view: View) -> tuple[str, s
     share = backlog.rows / base_rows if base_rows else 0.0
     triggers = (
         (backlog.batches, settings.fold_batches, f"{backlog.batches:,} of {settings.fold_batches:,} batches"),
-        (share, settings.fold_share, f"{share:.2%} of {settings.fold_share:.2%} of the base's rows"),
+        (
+            share,
+            settings.fold_share,
+            f"changes are {share:.2%} of the base's rows (threshold {settings.fold_share:.2%})",
+        ),
         (minutes, settings.fold_minutes, f"{minutes:,.1f} of {settings.fold_minutes:,.1f} minutes"),
     )
     met = [text for value, threshold, text in triggers if threshold and value >= threshold]

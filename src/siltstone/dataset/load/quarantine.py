@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from siltstone.clock import utc_text
 from siltstone.dataset.load.file_formats import BadFile
 from siltstone.dataset.store import Store
 from siltstone.delta.fsync import sync_directory, sync_file
@@ -54,7 +55,7 @@ class Quarantine:
             raise InvalidRequest(f"The quarantine {root} is not a folder.")
         now = store.clock.now()
         name = f"{now:%Y%m%dT%H%M%SZ}-{store.clock.new_id()[:SHORT_ID_CHARS]}"
-        return cls(path=root / name, at=now.isoformat(timespec="seconds"), durable=store.settings.durable)
+        return cls(path=root / name, at=utc_text(now, timespec="seconds"), durable=store.settings.durable)
 
     @property
     def rows(self) -> Path:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from siltstone.clock import epoch_ms
+from siltstone.clock import epoch_ms, utc_text
 from siltstone.dataset.snapshot import Snapshot, sequence_of
 from siltstone.dataset.store import Store
 from siltstone.delta.log_reader import readable_entries
@@ -258,7 +258,7 @@ def _number(moment: Moment, app: str) -> int:
 
 
 def _point_text(point: Point) -> str:
-    return f"sequence {point}" if isinstance(point, int) else point.isoformat().replace("+00:00", "Z")
+    return f"sequence {point}" if isinstance(point, int) else utc_text(point, timespec="auto")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.clock import Clock
+from siltstone.clock import Clock, utc_text
 from siltstone.config import Settings
 from siltstone.coordination.host_identity import installation, machine, process_space
 from siltstone.coordination.state_files import StateFiles
@@ -109,8 +109,11 @@ class DirectiveStore:
 
     def _write(self, directive: CacheDirective) -> CacheDirective:
         check_may_compact(self._role, doing="send directives to the hot cache")
-        self._directives.write(directive.name + SUFFIX, directive.to_dict() | {"at": self._clock.now().isoformat()})
+        self._directives.write(directive.name + SUFFIX, directive.to_dict() | {"at": self._now()})
         return directive
+
+    def _now(self) -> str:
+        return utc_text(self._clock.now(), timespec="microseconds")
 
     def publish_stats(self, process: str, stats: CacheStats) -> None:
         """Write the status file of a process; do nothing if the process may not write it."""
@@ -122,7 +125,7 @@ class DirectiveStore:
             "machine": machine(),
             "installation": installation(),
             "space": process_space(),
-            "at": self._clock.now().isoformat(),
+            "at": self._now(),
         }
         with contextlib.suppress(SiltstoneError):
             self._statuses.write(process + SUFFIX, status | stats.to_dict())

@@ -4,6 +4,7 @@ import datetime
 from dataclasses import dataclass
 from typing import Any
 
+from siltstone.clock import utc_text
 from siltstone.model.units import size_text
 
 
@@ -66,7 +67,7 @@ class CacheEntry:
 
 
 def _text(moment: datetime.datetime | None) -> str | None:
-    return moment.isoformat(timespec="milliseconds") if moment else None
+    return utc_text(moment, timespec="milliseconds") if moment else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
