@@ -132,7 +132,7 @@ def _write_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers:
 
 
 def _write_fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
-    """Write a table that fits the terminal."""
+    """Write a table that fits the terminal. A text that does not fit continues on the next line; none is cut off."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -140,7 +140,10 @@ def _write_fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(Text(printable(name)), justify="right" if name in numbers else "left")
+        is_number = name in numbers
+        table.add_column(
+            Text(printable(name)), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
+        )
     for row in rows:
         table.add_row(*[Text(text) for text in row])
     Console().print(table)

@@ -14,6 +14,7 @@ and writes are correct at every point, and `sweep` removes what is left.
 
 import contextlib
 import datetime
+import difflib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -152,8 +153,21 @@ class Registry:
     def _find(self, name: DatasetName) -> Registration:
         row = self._lookup(name)
         if row is None or not row.is_live:
-            raise NotFound(f"There is no dataset {name} in lake {self._layout.root}. silt list shows what there is.")
+            similar = self._similar(name)
+            meant = f"Did you mean {similar}? " if similar else ""
+            raise NotFound(
+                f"There is no dataset {name} in lake {self._layout.root}. {meant}silt list shows what there is."
+            )
         return row
+
+    def _similar(self, name: DatasetName) -> DatasetName | None:
+        """Return the live dataset whose name is most like this one, if one is."""
+        names = [file.partition["name"] or "" for file in self._table.pin().files]
+        for near in difflib.get_close_matches(str(name), names):
+            row = self._lookup(DatasetName.parse(near))
+            if row is not None and row.is_live:
+                return row.name
+        return None
 
     def broken(self, row: Registration) -> Corruption | None:
         """Return an error if tables of a live dataset are missing; None if they exist, or it was dropped meanwhile."""

@@ -39,6 +39,17 @@ def test_a_dataset_that_was_created_is_found_and_listed(lake: Lake):
     assert (made.info().key, made.info().subject, made.info().kind) == (("id",), ("name",), "keyed")
 
 
+def test_a_missing_dataset_is_compared_with_the_live_names(lake: Lake):
+    lake.create("crm.sales.people", SCHEMA, key="id")
+    lake.create("crm.sales.peoples", SCHEMA, key="id")
+    lake.drop("crm.sales.peoples")
+    with pytest.raises(NotFound, match=r"\bcrm\.sales\.people\b"):
+        lake.dataset("crm.sales.poeples")
+    with pytest.raises(NotFound) as error:
+        lake.dataset("web.eu.clicks")
+    assert "crm.sales" not in str(error.value)
+
+
 def test_creating_the_same_dataset_again_returns_it(lake: Lake):
     first = lake.create("a.b.c", SCHEMA, key="id")
     assert lake.create("a.b.c", SCHEMA, key="id").info().incarnation == first.info().incarnation

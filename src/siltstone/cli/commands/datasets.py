@@ -96,11 +96,12 @@ def create(  # noqa: PLR0913  # one parameter for each option
             survivor=survivor,
         )
         report = None if source is None else _load_created(lake, made, source)
-        info = made.info()
+        info, is_new = made.info(), made.registration.is_new
     what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
 
     def people() -> None:
-        render.write_line(f"Dataset {info.name} is there, {what}.")
+        unchanged = f"Dataset {info.name} exists already and was left unchanged: {what}."
+        render.write_line(f"Created dataset {info.name}, {what}." if is_new else unchanged)
         if report is not None:
             rows = [[column["name"], column["type"], "yes" if column["nullable"] else "no"] for column in info.columns]
             render.write_table(["column", "type", "nullable"], rows)
@@ -108,7 +109,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
             render.write_line(before if report.files_skipped else f"Loaded {render.counted(report.rows, 'row')}.")
 
     loaded = {} if report is None else {"loaded": report.to_dict()}
-    call.answer(info.to_dict() | loaded, people)
+    call.answer(info.to_dict() | {"is_new": is_new} | loaded, people)
 
 
 def _load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":

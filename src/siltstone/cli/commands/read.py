@@ -76,13 +76,14 @@ def get(
         present = set(plain_keys(table, dataset.key))
         requested = plain_keys(dataset.key_table(values), dataset.key)
         missing = [text for text, value in zip(texts, requested, strict=True) if value not in present]
+    more = f" and {len(missing) - NAMED_KEYS:,} more" if len(missing) > NAMED_KEYS else ""
+    named = f"{render.printable(', '.join(missing[:NAMED_KEYS]))}{more}"
     if not table.num_rows:
-        raise NotFound(f"Dataset {name} has no row with {'that key' if len(missing) == 1 else 'any of those keys'}.")
+        raise NotFound(f"Dataset {name} has no row with the key{'s' if len(missing) > 1 else ''} {named}.")
     rows = python_rows(table.select(names))
     call.answer(rows, lambda: render.write_rows(names, [list(row.values()) for row in rows]))
     if missing and not call.as_json:
-        more = f" and {len(missing) - NAMED_KEYS:,} more" if len(missing) > NAMED_KEYS else ""
-        sys.stderr.write(f"Not found: {render.printable(', '.join(missing[:NAMED_KEYS]))}{more}.\n")
+        sys.stderr.write(f"Not found: {named}.\n")
 
 
 COMMANDS: Final[Commands] = {READ: {"head": head, "get": get}}
