@@ -239,7 +239,7 @@ def _write(guide: _Guide, lake: Lake, tour: Tour, people: "Dataset") -> None:
     with guide.step(f"SELECT the first {many} candidates") as facts:
         result = lake.sql(f"SELECT * FROM {CANDIDATES} WHERE candidate_id <= '{last}'", max_rows=many)  # noqa: S608
         candidates = result.to_arrow()
-        facts |= {"rows": candidates.num_rows, "engine": _engine(result)}
+        facts |= {"rows": candidates.num_rows, "engine": result.engine}
     status = pa.repeat(pa.scalar("hired"), candidates.num_rows)
     rows = candidates.set_column(candidates.schema.get_field_index("status"), "status", status)
     with guide.step("upsert them as hired", "pyarrow") as facts:
@@ -283,13 +283,8 @@ def _run_query(guide: _Guide, lake: Lake, title: str, query: str, *, max_rows: i
     with guide.step(title) as facts:
         result = lake.sql(query, max_rows=max_rows)
         first = ", ".join(str(value) for value in result.rows[0]) if result.row_count else "none"
-        facts |= {"rows": result.row_count, "engine": _engine(result), "note": f"first row: {first}"}
+        facts |= {"rows": result.row_count, "engine": result.engine, "note": f"first row: {first}"}
     return result
-
-
-def _engine(result: "QueryResult") -> str:
-    """Return the engine that answered, as a step names it. Small datasets are queried in memory."""
-    return "memory" if result.engine == "hot" else result.engine
 
 
 def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> None:

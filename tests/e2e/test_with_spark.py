@@ -98,7 +98,7 @@ def test_every_claim_of_the_demo_holds(tmp_path: Path, connect_server: ConnectSe
     report = done.data
     assert report["ok"] is True
     assert all(claim["holds"] for claim in report["claims"])
-    assert {"spark", "memory", "delta-rs", "pyarrow"} == {step["engine"] for step in report["steps"]}
+    assert {"spark", "hot", "delta-rs", "pyarrow"} == {step["engine"] for step in report["steps"]}
     assert (
         json.loads(process("--lake", report["lake"], "--json", "status", "crm.sales.candidates").out)["rows_in_base"]
         == 997

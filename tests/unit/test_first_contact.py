@@ -283,7 +283,7 @@ def test_a_name_that_is_no_text_is_refused(lake: Lake, name: Any):  # noqa: ANN4
 def test_the_demo_names_the_engine_that_answered(lake: Lake, people: Dataset):
     steps: list[Step] = []
     demo_query(demo_guide(steps.append, SystemClock()), lake, "count", f"SELECT count(*) FROM {people.name}")
-    assert [(step.engine, step.rows) for step in steps] == [("memory", 1)]
+    assert [(step.engine, step.rows) for step in steps] == [("hot", 1)]
 
 
 def test_the_demo_names_arrow_for_writes_that_need_neither_spark_nor_delta_rs(lake: Lake, tmp_path: Path):
@@ -293,4 +293,4 @@ def test_the_demo_names_arrow_for_writes_that_need_neither_spark_nor_delta_rs(la
     steps: list[Step] = []
     tour = Tour(root=tmp_path, candidates=20, calls=20)
     demo_write(demo_guide(steps.append, SystemClock()), lake, tour, candidates)
-    assert [step.engine for step in steps] == ["memory", "pyarrow", "pyarrow", "pyarrow"]
+    assert [step.engine for step in steps] == ["hot", "pyarrow", "pyarrow", "pyarrow"]
