@@ -239,11 +239,6 @@ def state_files_of(lake: "Lake") -> "StateFiles":
     return lake._components.state_files
 
 
-def forget_marks(lake: "Lake", table: "Table") -> None:
-    """Forget the oldest marks of a table as its next checkpoint does: tests do not wait for one."""
-    lake._components._delete_marks(table)
-
-
 def residents_of(cache: "HotCache") -> "Residents":
     """Return the slots of the hot cache: tests hold a fill back."""
     return cache._residents
