@@ -85,6 +85,8 @@ class ByJvm(LoadScopeScheduling):  # type: ignore[misc]
     """Gives tests to processes: those that share a JVM to one, all others to any free process."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if self.config.option.markexpr == "deep" and nodeid.startswith("tests/simulation/"):
+            return "simulation"  # 20 minutes: worth a JVM of their own where the other process is free
         return jvm_of(nodeid) or nodeid
 
 

@@ -18,7 +18,7 @@ from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
 from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, JobBegan, JobEnded
-from siltstone.compaction.execution.job import InlineRunner, Job, exclude_each_other
+from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, exclude_each_other
 from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, JobPart, combined, run_with_retries, split
 from siltstone.compaction.failures import (
     BY_TEXT,
@@ -713,6 +713,12 @@ def test_a_job_and_its_report_pass_between_processes_unchanged() -> None:
     outputs = (OutputFile(path="data/1", rows=1, bytes=2, sha256="ab"),)
     rolled = replace(report(whole), outputs=outputs)
     assert report_from(JobKind.ROLL_UP, json.loads(json.dumps(rolled.to_dict()))) == rolled
+
+
+def test_every_kind_of_job_on_spark_has_a_report_that_a_worker_can_send() -> None:
+    from siltstone.compaction.execution.worker_pool import REPORTS
+
+    assert set(REPORTS) == ON_SPARK
 
 
 def test_every_error_of_ours_can_come_back_from_a_worker() -> None:

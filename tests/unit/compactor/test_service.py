@@ -12,7 +12,7 @@ import pytest
 from siltstone.cli.compactor_output import event_line
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.journal.recovery import RecoveryReport
-from siltstone.compaction.planning.model import Plan
+from siltstone.compaction.planning.model import JobKind, Plan
 from siltstone.compactor.events import CycleCompleted, StandingBy
 from siltstone.compactor.schedule import schedule
 from siltstone.compactor.tasks import Outcome, SchedulerCycle, SchedulerState, TaskResult, Trigger
@@ -38,6 +38,7 @@ def test_every_tier_and_kind_of_job_has_its_cron():
     assert next(iter(found)) == "recovery"
     assert (found["hourly"], found["weekly"], found["cluster"]) == ("7 * * * *", "0 4 * * 3", None)
     assert {"fold", "squash", "events", "vacuum", "daily", "monthly"} < set(found)
+    assert {str(kind) for kind in set(JobKind) - {JobKind.ROLL_UP, JobKind.PURGE}} < set(found)  # by tier, by request
 
 
 def test_a_tier_of_one_dataset_is_planned_by_the_cron_of_that_dataset(bench: Bench):

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -146,6 +146,11 @@ def test_other_settings_of_the_jvm_have_another_folder(changed: dict[str, Any]):
 def test_other_settings_share_the_server_folder():
     other = Settings(durable=False, spark_idle_minutes=1, max_rows=5)
     assert server_folder(other) == server_folder(Settings())
+
+
+def test_each_setting_of_spark_decides_on_the_folder_or_does_not_change_the_jvm():
+    of_spark = {field.name for field in fields(Settings) if field.name.startswith("spark")}
+    assert of_spark - {"spark_remote", "spark_shared", "spark_idle_minutes"} < set(shared_spark.DECIDING_SETTINGS)
 
 
 def test_another_java_or_configuration_has_another_folder():
