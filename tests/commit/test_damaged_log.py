@@ -14,7 +14,7 @@ from siltstone.compaction.operations.commit import prune
 from siltstone.compaction.operations.squash import squash
 from siltstone.config import Role
 from siltstone.coordination.leases import COMPACTOR
-from siltstone.delta import table_reader
+from siltstone.delta import checkpoints, table_reader
 from siltstone.delta.checkpoints import (
     Retention,
     checkpoint_and_clean,
@@ -24,7 +24,7 @@ from siltstone.delta.checkpoints import (
 )
 from siltstone.delta.full_replay import MAX_ENTRIES
 from siltstone.delta.layout import LOG, entry_name
-from siltstone.delta.log_reader import LAST_CHECKPOINT, transactions
+from siltstone.delta.log_reader import LAST_CHECKPOINT, list_log, transactions
 from siltstone.delta.table import ParentVersion
 from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
 from siltstone.eventlog.log import EventLog
@@ -406,7 +406,8 @@ def test_a_log_that_changes_at_every_attempt_to_open_it_is_busy_and_not_damaged(
             append(writer, 3)
         raise DeltaError("a gap in the listing of delta-rs")
 
-    monkeypatch.setattr(table_reader, "DeltaTable", with_gaps)
+    for module in (table_reader, checkpoints):
+        monkeypatch.setattr(module, "DeltaTable", with_gaps)
     with pytest.raises(error):
         open_table(path).version()
 
@@ -415,6 +416,26 @@ def test_a_long_log_is_opened_although_delta_rs_lists_it_with_gaps(tmp_path: Pat
     """So it does beside a busy writer, because reading a directory is not atomic. Up to a known version it has no gaps."""
     path = tmp_path / "table"
     make_table(path, appends=MAX_ENTRIES + 1)
+    opened = listed_with_gaps(monkeypatch)
+    assert open_table(path).version() == MAX_ENTRIES + 1
+    assert opened == [None, MAX_ENTRIES + 1]
+
+
+def test_a_long_log_gets_its_checkpoint_although_delta_rs_lists_it_with_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "table"
+    make_table(path, appends=MAX_ENTRIES + 1)
+    with monkeypatch.context() as patch:
+        opened = listed_with_gaps(patch)
+        assert write_checkpoint(path, durable=False) == MAX_ENTRIES + 1
+    assert opened == [None, MAX_ENTRIES + 1]
+    assert list_log(path).newest_checkpoint == MAX_ENTRIES + 1
+    assert open_table(path).version() == MAX_ENTRIES + 1
+
+
+def listed_with_gaps(patch: pytest.MonkeyPatch) -> list[int | None]:
+    """Let delta-rs fail to open a table's newest version. Return the list of versions that will be requested."""
     opened: list[int | None] = []
 
     def with_gaps(path: Path, version: int | None = None) -> DeltaTable:
@@ -423,6 +444,6 @@ def test_a_long_log_is_opened_although_delta_rs_lists_it_with_gaps(tmp_path: Pat
             raise DeltaError("a gap in the listing of delta-rs")
         return DeltaTable(path, version=version)
 
-    monkeypatch.setattr(table_reader, "DeltaTable", with_gaps)
-    assert open_table(path).version() == MAX_ENTRIES + 1
-    assert opened == [None, MAX_ENTRIES + 1]
+    for module in (table_reader, checkpoints):
+        patch.setattr(module, "DeltaTable", with_gaps)
+    return opened

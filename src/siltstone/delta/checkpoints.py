@@ -42,7 +42,7 @@ from siltstone.failpoints import reach
 from siltstone.host.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
-"""Attempts to write a checkpoint. One fails if another process cleans the log between open and checkpoint."""
+"""Attempts to write a checkpoint. One fails if another process writes while delta-rs opens the table, or cleans the log."""
 NS_PER_HOUR: Final = 3_600_000 * NS_PER_MS
 
 
@@ -80,11 +80,11 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
 
 
 def _create_checkpoint(table: Path) -> DeltaTable:
-    """Write a checkpoint. Retry if another process cleaned the log meanwhile, because the files delta-rs needs may be gone."""
+    """Write a checkpoint. Retry beside other processes: delta-rs may list the log with gaps, and miss files cleaned since."""
     failure: Exception | None = None
     for _ in range(CHECKPOINT_TRIES):
         try:
-            handle = DeltaTable(table)
+            handle = DeltaTable(table) if failure is None else open_listed(table)
             check_entries(table)  # delta-rs would write a damaged entry into the checkpoint and so hide it
             check_checkpoint(table, list_log(table), until=handle.version())  # for the same reason
             reach("checkpoint.before_write")
@@ -99,6 +99,17 @@ def _create_checkpoint(table: Path) -> DeltaTable:
         else:
             return handle
     raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure
+
+
+def open_listed(path: Path) -> DeltaTable:
+    """Open a table at its newest version that Siltstone lists.
+
+    Reading a directory is not atomic. Beside a busy writer, delta-rs misses entries below the newest one that it reads,
+    in a long log nearly always. It reads all entries up to a version if they existed before.
+    """
+    listing = list_log(path)
+    newest = max((*listing.entries, listing.newest_checkpoint))
+    return DeltaTable(path, version=newest if newest >= 0 else None)
 
 
 def clean_log(table: Path, *, retention: Retention, clock: Clock) -> int:

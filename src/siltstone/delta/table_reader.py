@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from siltstone.clock import Clock, epoch_ms
-from siltstone.delta.checkpoints import heal_checkpoint
+from siltstone.delta.checkpoints import heal_checkpoint, open_listed
 from siltstone.delta.full_replay import Replayed, replay
 from siltstone.delta.layout import LOG, in_log
 from siltstone.delta.log_reader import (
@@ -323,7 +323,7 @@ def _open(path: Path) -> DeltaTable:
     newest: set[int] = set()
     for _ in range(OPEN_TRIES):
         try:
-            handle = DeltaTable(path) if failure is None else _open_listed(path)
+            handle = DeltaTable(path) if failure is None else open_listed(path)
             check_entries(path)
         except (DeltaError, FileNotFoundError) as error:
             if not isinstance(error, DeltaError) or isinstance(error, TableNotFoundError) or not (path / LOG).is_dir():
@@ -340,17 +340,6 @@ def _open(path: Path) -> DeltaTable:
     raise Corruption(
         f"The log of {path} cannot be read: {first_line(failure)}. Restore it from a copy.", reason=Reason.DAMAGED_FILE
     ) from failure
-
-
-def _open_listed(path: Path) -> DeltaTable:
-    """Open a table at its newest version that Siltstone lists.
-
-    Reading a directory is not atomic. Beside a busy writer, delta-rs misses entries below the newest one that it reads,
-    in a long log nearly always. It reads all entries up to a version if they existed before.
-    """
-    listing = list_log(path)
-    newest = max((*listing.entries, listing.newest_checkpoint))
-    return DeltaTable(path, version=newest if newest >= 0 else None)
 
 
 def _has_sound_checkpoint(path: Path, handle: DeltaTable) -> bool:
