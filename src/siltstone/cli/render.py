@@ -27,6 +27,10 @@ MAX_CELL_CHARS: Final = 120
 """Most characters of one value in a table. JSON and CSV have the whole value."""
 MAX_FITTED_ROWS: Final = 200
 """Most rows of a table that is fitted to the terminal's width, because fitting takes a millisecond per row."""
+GAP: Final = 3
+"""Blanks between two columns."""
+MIN_TEXT_WIDTH: Final = 10
+"""Least width of a column of text in a narrow terminal. In fewer characters a name is not readable."""
 NULL: Final = "NULL"
 size: Final = units.size_text
 counted: Final = units.counted
@@ -108,45 +112,87 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, number
 
 
 def _write_cells(columns: Sequence[str], shown: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
-    if sys.stdout.isatty() and len(shown) <= MAX_FITTED_ROWS:
-        _write_fitted(columns, shown, numbers)
-    else:
-        _write_plain(columns, shown, numbers)
-
-
-def _write_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
-    """Write a table as wide as its content."""
-    from rich.cells import cell_len
-
-    lines = [[printable(name) for name in columns], *rows]
-    lengths = [[len(text) if text.isascii() else cell_len(text) for text in line] for line in lines]
-    widths = [max(column) for column in zip(*lengths, strict=True)]
+    names = [printable(name) for name in columns]
     to_right = [name in numbers for name in columns]
+    if sys.stdout.isatty() and len(shown) <= MAX_FITTED_ROWS:
+        _write_fitted(names, shown, to_right)
+    else:
+        _write_plain(names, shown, to_right)
+
+
+def _write_plain(names: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool]) -> None:
+    """Write a table as wide as its content."""
+    lines = [names, *rows]
+    lengths = _cell_lengths(lines)
+    widths = [max(column) for column in zip(*lengths, strict=True)]
     out = []
     for line, own in zip(lines, lengths, strict=True):
         gaps = [" " * (width - length) for width, length in zip(widths, own, strict=True)]
         cells = [gap + text if right else text + gap for text, gap, right in zip(line, gaps, to_right, strict=True)]
-        out.append("   ".join(cells))
-    out.insert(1, "─" * (sum(widths) + 3 * (len(widths) - 1)))
+        out.append((" " * GAP).join(cells))
+    out.insert(1, "─" * (sum(widths) + GAP * (len(widths) - 1)))
     sys.stdout.write("\n".join(out) + "\n")
 
 
-def _write_fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
-    """Write a table that fits the terminal. A text that does not fit continues on the next line; none is cut off."""
+def _write_fitted(names: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool]) -> None:
+    """Write a table that fits the terminal. A text that does not fit continues on the next line; none is cut off.
+
+    In a terminal that is too narrow even for that, each row is a block with one line for each column.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    widths = _fitted_widths(names, rows, to_right, available=console.width)
+    if widths is None:
+        _write_blocks(names, rows)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        is_number = name in numbers
-        table.add_column(
-            Text(printable(name)), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
-        )
+    for name, right, width in zip(names, to_right, widths, strict=True):
+        table.add_column(Text(name), justify="right" if right else "left", overflow="fold", width=width)
     for row in rows:
         table.add_row(*[Text(text) for text in row])
-    Console().print(table)
+    console.print(table)
+
+
+def _fitted_widths(
+    names: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool], *, available: int
+) -> list[int] | None:
+    """Return the width of each column so that the table fits, or None if the terminal is too narrow.
+
+    Texts continue on the next line, headings too, but numbers stay whole. The widest column gives way first.
+    """
+    lengths = _cell_lengths([names, *rows])
+    widths = [max(column) for column in zip(*lengths, strict=True)]
+    words = [max(_cell_lengths([name.split()])[0], default=0) for name in names]
+    numbers = [max(column) for column in zip(words, *lengths[1:], strict=True)]
+    least = [
+        number if right else min(width, MIN_TEXT_WIDTH)
+        for number, width, right in zip(numbers, widths, to_right, strict=True)
+    ]
+    room = available - GAP * (len(names) - 1)
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda at: widths[at] if widths[at] > least[at] else 0)
+        widths[widest] -= 1
+    return widths
+
+
+def _write_blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write each row as lines of a name and its value, with an empty line between two rows."""
+    lengths = _cell_lengths([names])[0]
+    gaps = [" " * (max(lengths) + GAP - length) for length in lengths]
+    blocks = ("".join(f"{name}{gap}{text}\n" for name, gap, text in zip(names, gaps, row, strict=True)) for row in rows)
+    sys.stdout.write("\n".join(blocks))
+
+
+def _cell_lengths(lines: Sequence[Sequence[str]]) -> list[list[int]]:
+    from rich.cells import cell_len
+
+    return [[len(text) if text.isascii() else cell_len(text) for text in line] for line in lines]
 
 
 def write_facts(facts: Mapping[str, Any]) -> None:
