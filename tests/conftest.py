@@ -58,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take the caller's own settings out of the way; random examples only in a deep run."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; tests of Ctrl-C send real signals
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
         del os.environ[name]
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # below it there is no file

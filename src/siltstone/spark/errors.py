@@ -102,6 +102,8 @@ def names_data_file(error: Exception) -> bool:
 
 def is_away(error: Exception) -> bool:
     """True if Spark itself is gone or no longer knows the session, so that the request is not to blame."""
+    if isinstance(error, SiltstoneError):
+        return error.reason is Reason.SPARK_LOST
     if isinstance(error, ConnectionError):
         return True
     code = getattr(error, "getGrpcStatusCode", None)

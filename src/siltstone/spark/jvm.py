@@ -197,6 +197,8 @@ def filtered_stderr() -> Iterator[deque[str]]:
     forward.start()
     _output.shown = shown
     os.dup2(write_end, 2)
+    if not _output.is_forwarded:  # Ctrl-C in between: this process still reports it
+        os.dup2(shown, 2)
     os.close(write_end)
     try:
         yield tail

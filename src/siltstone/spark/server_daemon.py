@@ -11,7 +11,7 @@
      10 s while there is no client. One may have connected and left between two checks.
    * When no client held ``clients.lock`` for the setting `spark_idle_minutes`, remove ``server.json`` while holding that lock
      alone, and end the server.
-   * When the server ended by itself, or on SIGTERM, do the same at once.
+   * When the server process has ended, or on SIGTERM, do the same at once.
 5. for a server for queries: an interrupted operation still runs after `SUSPECT_SECONDS`, or Spark's log reports that a
    killed task does not end. Then remove ``server.json`` and end the server, by force after `STUCK_STOP_SECONDS`.
    Clients get Unavailable or, for reads, retry. The next client starts another server.
@@ -186,7 +186,9 @@ class ServerDaemon:
 
 def run_daemon(folder: Path, order: dict[str, Any]) -> None:
     """Run a daemon from start to end."""
-    daemon = ServerDaemon(folder, Settings(**order["settings"]), ui=order["ui"], role=ServerRole(order["role"]))
+    daemon = ServerDaemon(
+        folder, Settings.load(environment={}, **order["settings"]), ui=order["ui"], role=ServerRole(order["role"])
+    )
     os.chdir(folder)  # the caller's folder may be deleted
     server, running = daemon.start()
     with server:

@@ -46,6 +46,12 @@ def test_an_error_of_the_query_is_not_translated():
         raise error
 
 
+def test_an_error_of_ours_is_judged_by_its_reason_and_not_by_its_words():
+    assert is_away(Unavailable("Spark ended.", reason=Reason.SPARK_LOST))
+    words = str(failure(grpc.StatusCode.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid."))
+    assert not is_away(Unavailable(f"The rows of a.b.c cannot be read: {words}"))
+
+
 def test_a_jvm_that_no_longer_listens_is_away():
     with refused(Unavailable, Reason.SPARK_LOST), noticing_absence():
         raise ConnectionRefusedError(111, "Connection refused")

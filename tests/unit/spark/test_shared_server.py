@@ -189,7 +189,7 @@ WRONG_TYPES = json.dumps({"port": "x", "token": 1, "started_at": "", "idle_minut
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"port": 1}', '{"unknown": 1}', WRONG_TYPES])
-def test_garbage_is_no_server(place: Path, text: str):
+def test_an_invalid_state_file_is_ignored(place: Path, text: str):
     write_state(place, RUNNING)
     (place / STATE_FILE).write_text(text)
     assert read_state(place) is None
@@ -208,7 +208,7 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path):
     assert read_state(place) is None
 
 
-def test_a_state_without_a_living_daemon_is_no_server(place: Path):
+def test_a_state_without_a_living_daemon_is_ignored(place: Path):
     write_state(place, RUNNING)
     (place / DAEMON_LOCK).write_text(str(os.getpid()))
     shared = SharedSpark(Settings(), folder=place)
