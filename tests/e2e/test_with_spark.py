@@ -128,6 +128,8 @@ def test_a_dataset_is_created_from_a_file_and_a_refused_file_leaves_none(
     made = silt("create", NAME, "--key", "id", "--from", sources / "good.parquet")
     assert "100 rows" in made.out, made
     assert "string" in made.out
+    again = silt("--json", "create", NAME, "--key", "id", "--from", sources / "good.parquet").data
+    assert (again["is_new"], again["loaded"]["files_skipped"]) == (False, 1)
     refused = silt("create", "crm.sales.others", "--key", "n", "--from", sources / "cut.parquet")
     assert refused.code == 2
     assert [one["name"] for one in silt("--json", "list").data] == [NAME]

@@ -70,6 +70,8 @@ from siltstone.spark_tasks.parquet_checksums import open_parquet
 CREATE_TRIES: Final = 20
 READ_THREADS: Final = 4
 """Threads that read the registry's files, one file for each dataset."""
+MOST_COMPARED: Final = 10_000
+"""Most names that a missing name is compared with, to bound the time of an error."""
 FOLDER_TRIES: Final = 100
 """Tries to create a folder that a drop removes between two system calls. After this many tries a file is in the way."""
 APP_DATASET: Final = "dataset/"
@@ -153,7 +155,9 @@ class Registry:
     def _find(self, name: DatasetName) -> Registration:
         row = self._lookup(name)
         if row is None or not row.is_live:
-            similar = self._similar(name)
+            similar: DatasetName | None = None
+            with contextlib.suppress(SiltstoneError, OSError):  # a row that cannot be read has no suggestion
+                similar = self._similar(name)
             meant = f"Did you mean {similar}? " if similar else ""
             raise NotFound(
                 f"There is no dataset {name} in lake {self._layout.root}. {meant}silt list shows what there is."
@@ -162,7 +166,7 @@ class Registry:
 
     def _similar(self, name: DatasetName) -> DatasetName | None:
         """Return the live dataset whose name is most like this one, if one is."""
-        names = [file.partition["name"] or "" for file in self._table.pin().files]
+        names = [file.partition["name"] or "" for file in self._table.pin().files[:MOST_COMPARED]]
         for near in difflib.get_close_matches(str(name), names):
             row = self._lookup(DatasetName.parse(near))
             if row is not None and row.is_live:
@@ -279,7 +283,7 @@ class Registry:
         for _ in range(CREATE_TRIES):
             with contextlib.suppress(Gone):  # the existing one was dropped during the comparison
                 return self._create(name, schema, spec)
-        raise Unavailable(f"Dataset {name} is dropped and created again and again by others. Try again later.")
+        raise Unavailable(f"Dataset {name} keeps being dropped and created by other processes. Try again later.")
 
     def _create(self, name: DatasetName, schema: pa.Schema, spec: Spec) -> Registration:
         existing = self._lookup(name)

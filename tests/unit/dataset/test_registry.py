@@ -203,6 +203,13 @@ def test_a_registry_file_that_cannot_be_read_is_corruption(lake: Lake, content: 
         Lake.open(lake.path, settings=FAST).dataset("a.b.c")
 
 
+def test_a_missing_name_is_not_found_beside_a_damaged_similar_one(lake: Lake):
+    lake.create("crm.sales.people", SCHEMA, key="id")
+    registry_files(lake)[0].write_bytes(b"PAR1")
+    with pytest.raises(NotFound, match=r"\bcrm\.sales\.poeples\b"):
+        Lake.open(lake.path, settings=FAST).dataset("crm.sales.poeples")
+
+
 def test_a_registry_file_that_is_missing_is_corruption_and_not_a_free_name(lake: Lake):
     lake.create("a.b.c", SCHEMA, key="id")
     file = registry_files(lake)[0]

@@ -61,7 +61,7 @@ def create(  # noqa: PLR0913  # one parameter for each option
 ) -> None:
     r"""Create a keyed dataset or a log.
 
-    An identical dataset that exists already is left unchanged.
+    An identical dataset that exists already stays as it is. --from loads its file into it.
 
     \b
     silt create crm.sales.candidates --key candidate_id --subject candidate_id \
@@ -100,8 +100,11 @@ def create(  # noqa: PLR0913  # one parameter for each option
     what = f"key {', '.join(info.key)}" if info.time is None else f"a log by {info.time}"
 
     def people() -> None:
-        unchanged = f"Dataset {info.name} exists already and was left unchanged: {what}."
-        render.write_line(f"Created dataset {info.name}, {what}." if is_new else unchanged)
+        if is_new:
+            render.write_line(f"Created dataset {info.name}, {what}.")
+        else:
+            unchanged = "" if report is not None else " It was left unchanged."
+            render.write_line(f"Dataset {info.name} exists already, {what}.{unchanged}")
         if report is not None:
             rows = [[column["name"], column["type"], "yes" if column["nullable"] else "no"] for column in info.columns]
             render.write_table(["column", "type", "nullable"], rows)
