@@ -1,6 +1,6 @@
 """Settings: frozen, parsed once at the edge, passed down as a value.
 
-A setting comes from, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case name), the
+Sources of a setting, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case name), the
 lake's ``silt.toml``, the user's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test checks that it is
 complete.
 

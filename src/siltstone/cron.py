@@ -15,7 +15,7 @@ MAX_CRON_CHARACTERS: Final = 200
 
 
 def check_cron(cron: str) -> None:
-    """Refuse text that is not a valid cron expression, or whose time never comes. Raises as `next_after` does."""
+    """Refuse text that is not a valid cron expression, or that never matches a date. Raises as `next_after` does."""
     next_after(cron, datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
 
 
@@ -27,7 +27,7 @@ def next_after(cron: str, moment: datetime.datetime) -> datetime.datetime:
     '2026-11-17T03:00:00+00:00'
 
     Raises:
-        InvalidRequest: the text is not a valid cron expression, or its time never comes.
+        InvalidRequest: the text is not a valid cron expression, or never matches a date.
     """
     from cronsim import CronSim, CronSimError
 
@@ -40,7 +40,7 @@ def next_after(cron: str, moment: datetime.datetime) -> datetime.datetime:
     except CronSimError as error:
         raise InvalidRequest(_refusal(cron, str(error).lower())) from error
     except (OverflowError, StopIteration) as error:
-        raise InvalidRequest(_refusal(cron, "its time never comes")) from error
+        raise InvalidRequest(_refusal(cron, "it never matches a date")) from error
 
 
 def _refusal(cron: str, why: str) -> str:

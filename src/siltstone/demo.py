@@ -88,16 +88,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim of the tour. It holds if the found value equals the expected one."""
+    """A claim of the tour. It holds if the actual value equals the expected one."""
 
     text: str
     expected: Any
-    found: Any
+    actual: Any
 
     @property
     def holds(self) -> bool:
-        """True if the found value equals the expected one."""
-        return bool(self.expected == self.found)
+        """True if the actual value equals the expected one."""
+        return bool(self.expected == self.actual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +160,9 @@ class _Guide:
         self.report.steps.append(done)
         self._on_step(done)
 
-    def claim(self, text: str, *, expected: Any, found: Any) -> None:  # noqa: ANN401
+    def claim(self, text: str, *, expected: Any, actual: Any) -> None:  # noqa: ANN401
         """Record a claim."""
-        self.report.claims.append(Claim(text=text, expected=expected, found=found))
+        self.report.claims.append(Claim(text=text, expected=expected, actual=actual))
 
 
 def run(
@@ -217,8 +217,8 @@ def _load(guide: _Guide, lake: Lake, tour: Tour) -> "tuple[Dataset, Dataset]":
         with guide.step(f"ingest {files[name].name}", "spark") as facts:
             loaded = dataset.ingest(files[name], format=files[name].suffix[1:])
             facts |= {"rows": loaded.rows, "bytes": loaded.bytes, "note": f"files: {loaded.files}, sorted by key"}
-    guide.claim("candidates loaded", expected=tour.candidates, found=people.status().rows_in_base)
-    guide.claim("calls loaded", expected=tour.calls, found=calls.status().rows_in_base)
+    guide.claim("candidates loaded", expected=tour.candidates, actual=people.status().rows_in_base)
+    guide.claim("calls loaded", expected=tour.calls, actual=calls.status().rows_in_base)
     return people, calls
 
 
@@ -258,11 +258,11 @@ def _query(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
     remaining = tour.candidates - len(tour.keys)
     merged = _run_query(guide, lake, "count the merged view", f"SELECT count(*) FROM {CANDIDATES}")  # noqa: S608
     raw = _run_query(guide, lake, "count the raw rows", "SELECT count(*) FROM crm.sales.__raw__candidates")
-    guide.claim("candidates in the merged view before the fold", expected=remaining, found=merged.rows[0][0])
-    guide.claim("candidates in the raw view before the fold", expected=tour.candidates, found=raw.rows[0][0])
+    guide.claim("candidates in the merged view before the fold", expected=remaining, actual=merged.rows[0][0])
+    guide.claim("candidates in the raw view before the fold", expected=tour.candidates, actual=raw.rows[0][0])
     in_oslo = f"SELECT count(*) FROM {CANDIDATES} WHERE city = 'Oslo'"  # noqa: S608
     oslo = _run_query(guide, lake, "filter on an upserted value", in_oslo)
-    guide.claim("candidates in Oslo after one upsert", expected=1, found=oslo.rows[0][0])
+    guide.claim("candidates in Oslo after one upsert", expected=1, actual=oslo.rows[0][0])
     joined = _run_query(
         guide,
         lake,
@@ -274,7 +274,7 @@ def _query(guide: _Guide, lake: Lake, tour: Tour) -> list[str]:
     theirs = f"SELECT call_id FROM {CALLS} WHERE candidate_id IN ({keys})"  # noqa: S608
     their_calls = _run_query(guide, lake, "find the calls of the three", theirs, max_rows=100_000)
     guide.claim(
-        "calls in the join", expected=tour.calls - their_calls.row_count, found=sum(row[1] for row in joined.rows)
+        "calls in the join", expected=tour.calls - their_calls.row_count, actual=sum(row[1] for row in joined.rows)
     )
     return [row[0] for row in their_calls.rows]
 
@@ -295,13 +295,15 @@ def _compact(guide: _Guide, tour: Tour, people: "Dataset", calls: "Dataset") -> 
             "bytes": report.bytes_after,
             "note": counted(report.batches_folded, "batch"),
         }
-    guide.claim("rows dropped by tombstones", expected=len(tour.keys), found=report.rows_dropped_by_tombstones)
-    guide.claim("candidates in base after the fold", expected=tour.candidates - len(tour.keys), found=report.final_rows)
+    guide.claim("rows dropped by tombstones", expected=len(tour.keys), actual=report.rows_dropped_by_tombstones)
+    guide.claim(
+        "candidates in base after the fold", expected=tour.candidates - len(tour.keys), actual=report.final_rows
+    )
     with guide.step("scan the lake before the purge", "pyarrow") as facts:
         before = scan(tour.lake, tour.traces)
         holding = {finding.file for finding in before.findings}
         facts |= {"bytes": before.bytes, "note": f"the three are still in {len(holding)} of {before.files} files"}
-    guide.claim("the scan finds the three where they still are", expected=True, found=bool(holding))
+    guide.claim("the scan finds the three where they still are", expected=True, actual=bool(holding))
     for dataset in (people, calls):
         with guide.step(f"purge {dataset.name}") as facts:
             report = dataset.compact(purge=True)
@@ -321,9 +323,9 @@ def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
         facts["rows"] = sum(one["rows_in_base"] for one in statuses.values())
         facts["note"] = "silt status, no Spark"
     people = statuses[CANDIDATES]
-    guide.claim("candidates seen by a new process", expected=tour.candidates - 3, found=people["rows_in_base"])
-    guide.claim("calls seen by a new process", expected=expected_calls, found=statuses[CALLS]["rows_in_base"])
-    guide.claim("rows waiting to be folded", expected=0, found=sum(one["backlog_rows"] for one in statuses.values()))
+    guide.claim("candidates seen by a new process", expected=tour.candidates - 3, actual=people["rows_in_base"])
+    guide.claim("calls seen by a new process", expected=expected_calls, actual=statuses[CALLS]["rows_in_base"])
+    guide.claim("rows waiting to be folded", expected=0, actual=sum(one["backlog_rows"] for one in statuses.values()))
 
 
 def _prove(guide: _Guide, tour: Tour) -> None:
@@ -331,8 +333,8 @@ def _prove(guide: _Guide, tour: Tour) -> None:
         after = scan(tour.lake, tour.traces)
         kinds = f"{after.files} files, {after.parquet_files} Parquet, {after.json_files} JSON"
         facts |= {"bytes": after.bytes, "note": kinds}
-    guide.claim("files that could not be searched", expected=0, found=len(after.unreadable))
+    guide.claim("files that could not be searched", expected=0, actual=len(after.unreadable))
     for trace in tour.traces:
         files = {(finding.how, finding.file) for finding in after.findings if finding.value == trace}
         counts = [sum(how is by for by, _ in files) for how in (How.NAME, How.RAW, How.DECODED)]
-        guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], found=counts)
+        guide.claim(f"files with {trace}: in name, raw bytes, decoded values", expected=[0, 0, 0], actual=counts)

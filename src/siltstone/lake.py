@@ -225,7 +225,7 @@ class Lake:
         return self._handles.load_new(made, source)
 
     def dataset(self, name: str) -> Dataset:
-        """Open a dataset by name. NotFound if there is none."""
+        """Open a dataset by name. NotFound if no dataset has this name."""
         return self._handles.find(name)
 
     def datasets(self) -> list[DatasetInfo]:

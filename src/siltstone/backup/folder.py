@@ -134,7 +134,7 @@ class BackupFolder:
         return self.has(file) and hash_of(self.pooled(file.sha256)) == file.sha256
 
     def add(self, source: Path, relative: str, *, size_bytes: int | None) -> tuple[BackedFile, bool]:
-        """Copy a file into the pool; return it, and False if its bytes were there already. `publish` syncs it.
+        """Copy a file into the pool; return it, and False if the pool already had its bytes. `publish` syncs it.
 
         Raises:
             FileNotFoundError: it is gone.

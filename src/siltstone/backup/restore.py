@@ -143,8 +143,8 @@ class Restore:
                     sync_directory(self._target.parent)
             except OSError as error:
                 raise CommitUnknown(
-                    f"The lake was restored to {self._target}, but could not be synced ({error}). Check the disk, and then that "
-                    "the lake is there."
+                    f"The lake was restored to {self._target}, but could not be synced ({error}). Check the disk, and then "
+                    "whether the lake exists."
                 ) from error
 
     def _fill(self, work: Path, manifest: Manifest) -> None:

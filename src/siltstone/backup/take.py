@@ -253,7 +253,7 @@ class Backup:
                 with contextlib.suppress(_FilesDeleted):
                     registry = self._copy_version(self._layout.registry, pinned)
                     return [copied for key, copied in done.items() if key in live], registry
-        raise Unavailable("Datasets were created and dropped again and again while the lake was copied. Try again.")
+        raise Unavailable("Other processes kept creating and dropping datasets while the lake was copied. Try again.")
 
     def _copy_dataset(self, row: Registration) -> _Copied | None:
         """Copy one dataset; None if it was dropped meanwhile, or is broken and may be left out."""

@@ -135,7 +135,7 @@ def _failed(error: BaseException, *, as_json: bool) -> int:
             raise error
         case _:
             message = one_line(f"{type(error).__name__}: {error}").rstrip(".")
-            advice = f"This error was not foreseen. {TRACE_VARIABLE}=1 shows where it comes from: please report it."
+            advice = f"This is a bug in Siltstone. Please report it with the traceback that {TRACE_VARIABLE}=1 shows."
             shown = SiltstoneError(f"{message}. {advice}")
     render.show_error(shown.kind, str(shown), as_json=as_json, reason=shown.reason)
     return shown.exit_code

@@ -49,8 +49,8 @@ def _show_step(step: Step) -> None:
 
 
 def _show_claims(tour: Tour, report: Report) -> None:
-    rows = [[c.text, _shown(c.expected), _shown(c.found), "ok" if c.holds else "FAILED"] for c in report.claims]
-    render.write_table(["claim", "expected", "found", ""], rows, numbers=["expected", "found"])
+    rows = [[c.text, _shown(c.expected), _shown(c.actual), "ok" if c.holds else "FAILED"] for c in report.claims]
+    render.write_table(["claim", "expected", "actual", ""], rows, numbers=["expected", "actual"])
     remaining = render.number(tour.candidates - len(tour.keys))
     if report.good:
         render.write_line(

@@ -45,7 +45,7 @@ class Check:
 
     name: str
     verdict: Verdict
-    found: str
+    finding: str
 
 
 Finding = tuple[Verdict, str]
@@ -71,10 +71,10 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
     results: list[Check] = []
     for name, check in checks.items():
         try:
-            verdict, found = check()
+            verdict, finding = check()
         except (SiltstoneError, OSError) as error:
-            verdict, found = Verdict.FAILED, str(error)
-        results.append(Check(name=name, verdict=verdict, found=found))
+            verdict, finding = Verdict.FAILED, str(error)
+        results.append(Check(name=name, verdict=verdict, finding=finding))
     return results
 
 
@@ -133,9 +133,9 @@ def _lake(open_lake: "Callable[[], Lake]") -> Finding:
         datasets, failures = select_datasets(lake, None, every=True)
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         problems = [str(error) for error in (failures | failed).values()]
-        problems += [str(error) for one in statuses for error in broken_files(one)]
-        problems += [one.described() for one in lake.unregistered()]
-    backlog = sum(one.backlog_rows for one in statuses)
+        problems += [str(error) for status in statuses for error in broken_files(status)]
+        problems += [folder.described() for folder in lake.unregistered()]
+    backlog = sum(status.backlog_rows for status in statuses)
     text = f"datasets: {len(statuses) + len(failures | failed)}, rows not folded: {backlog:,}"
     return (Verdict.FAILED, " ".join([f"{text}.", *problems])) if problems else (Verdict.OK, text)
 

@@ -36,8 +36,8 @@ def open_event_log(uri: str | None, *, create: bool = False, writes: str = "") -
         address = parse_address(uri)
         if address.backend is BackendKind.DELTA and Path(address.path).resolve().match(JOURNAL):
             raise InvalidRequest(
-                f"{uri} is the journal of a lake: only the lake writes there, and what others append would count as cycles. "
-                "Name a log of your own."
+                f"{uri} is the journal of a lake: only the lake writes there, and events of other programs would count as "
+                "cycles. Name a log of your own."
             )
     with EventLog.open(uri, create=create) as log:
         yield log

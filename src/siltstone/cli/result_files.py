@@ -40,7 +40,7 @@ def write_rows(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", out: Pa
     repeated = next((name for name, times in Counter(schema.names).items() if times > 1), None)
     if repeated is not None and form != "csv":
         raise InvalidRequest(
-            f"Two columns have the name {repeated}, and {form} would keep one of them. Name one with AS."
+            f"Two columns have the name {repeated}, and {form} would keep only one of them. Rename one with AS."
         )
     counted = _RowCounter(batches)
     try:

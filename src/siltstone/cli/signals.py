@@ -14,7 +14,7 @@ from siltstone.spark.jvm import end_children
 
 INTERRUPTED: Final = 130
 KIND: Final = "interrupted"
-MESSAGE: Final = "Interrupted; what was under way may or may not be done."
+MESSAGE: Final = "Interrupted. The running operation may or may not be done."
 
 
 class Interrupts:

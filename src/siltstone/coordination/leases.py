@@ -2,7 +2,7 @@
 
 Terms. A lease has a *name* and an *epoch*, a number that rises whenever the lease is acquired. Its *row* names the holder and the
 time until which it was renewed. The rows are a Delta table of the lake, ``_system/leases``, with one live file for each name.
-The app transaction ("lease/<name>", epoch) of that table lets exactly one of several processes win.
+The app transaction ("lease/<name>", epoch) of that table decides: exactly one of several processes acquires it.
 
 Flow of `Leases.take`:
 
@@ -191,7 +191,7 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The epoch for commits. A job uses the one with which it was planned, also if `advance` raises it meanwhile."""
+        """The epoch for commits. A job keeps the epoch with which it was planned, even if `advance` raises it."""
         return self._row.epoch
 
     @property
@@ -295,7 +295,7 @@ class Lease:
             except Fenced as error:
                 self.trouble = str(error)
                 return
-            except Exception as error:  # noqa: BLE001  # a thread that ends would let the lease expire without a reason
+            except Exception as error:  # noqa: BLE001  # if this thread ended, the lease would expire
                 self.trouble = f"Lease {self.name!r} cannot be renewed: {error_text(error)}"
             else:
                 self.trouble = None

@@ -105,7 +105,9 @@ class Adoption:
         base = TableReader(folder.path / BASE, clock=self._clock, label=f"Dataset {folder.name}", must_exist=True)
         text = base.properties().get(PROPERTY_SPEC)
         if text is None:
-            raise Corruption(f"Dataset {folder.name}: {base.path} does not say what it is. Restore it from a backup.")
+            raise Corruption(
+                f"Dataset {folder.name}: {base.path} lacks the property {PROPERTY_SPEC}. Restore it from a backup."
+            )
         return self._registry.store(
             Registration(
                 name=folder.name,

@@ -70,7 +70,7 @@ def _lines(store: Store) -> list[AuditRecord | None]:
 def append(store: Store, new: Sequence[AuditRecord]) -> None:
     """Append records and sync them. A crash leaves whole lines, and at most one that is cut.
 
-    Unavailable: the file cannot be written. Whole lines that it got count; `append_missing` appends the others.
+    Unavailable: the file cannot be written. Lines written completely are valid; `append_missing` appends the others.
     """
     path = _path(store)
     fields = [record.to_dict() for record in new]

@@ -276,7 +276,7 @@ class Dataset:
         Raises:
             InvalidRequest: the rows do not fit, or there are too many keys. Nothing is written.
             NotFound: a key has no row. Nothing is written.
-            Conflict: other writers changed the rows again and again. Nothing is written.
+            Conflict: other writers kept changing the rows. Nothing is written.
         """
         self._may_write("update")
         self._require(Kind.KEYED, "rows to update", "Append to it (append, silt append).")
@@ -749,7 +749,7 @@ class Dataset:
     def squash(self, *, dry_run: bool = False) -> SquashReport:
         """Merge the small files of unfolded changes, without Spark. The dataset's rows do not change.
 
-        It runs by itself when there are many (setting `squash_files`).
+        Writing processes also do this automatically (setting `squash_files`).
 
         Raises:
             Conflict: a fold was first; nothing was changed.

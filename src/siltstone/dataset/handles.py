@@ -37,7 +37,7 @@ class DatasetHandles:
         self._conditions = conditions
 
     def find(self, name: str) -> Dataset:
-        """Return the handle of a dataset by name. NotFound if there is none."""
+        """Return the handle of a dataset by name. NotFound if no dataset has this name."""
         return self.open(self._registry.find(DatasetName.parse(name)))
 
     def open(self, row: Registration) -> Dataset:

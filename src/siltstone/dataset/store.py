@@ -225,7 +225,7 @@ class Store:
         self.purge_listeners.notify(self.path)
 
     def note_commit(self, table: Table, version: int) -> None:
-        """Notify background maintenance of a commit. A failure there comes after the commit and must not undo it."""
+        """Notify background maintenance of a commit. A failure in maintenance must not undo the commit."""
         with contextlib.suppress(SiltstoneError, LogChanged, OSError):  # a drop may have removed the folder
             self.after_commit(table, version)
             if table is self.changes:

@@ -60,7 +60,7 @@ def check_gapless(name: DatasetName, files: Iterable[DataFile], *, watermark: in
         raise _missing(name, expected, sequence)
     if numbered and expected - 1 > sequence:
         raise Corruption(
-            f"Dataset {name}: changes hold sequence {expected - 1}, and the last one that their log says is {sequence}. A log "
+            f"Dataset {name}: changes hold sequence {expected - 1}, but their log ends at sequence {sequence}. A log "
             "entry was lost in part. Nothing was read or written. Restore the dataset's folder from a backup."
         )
 
@@ -68,6 +68,6 @@ def check_gapless(name: DatasetName, files: Iterable[DataFile], *, watermark: in
 def _missing(name: DatasetName, first: int, last: int) -> Corruption:
     which = f"sequence {first} is" if first == last else f"sequences {first} to {last} are"
     return Corruption(
-        f"Dataset {name}: {which} missing from changes, although later ones are there or were acknowledged. A log entry or "
+        f"Dataset {name}: {which} missing from changes, although later ones exist or were acknowledged. A log entry or "
         "checkpoint was lost. Nothing was read or written. Restore the dataset's folder from a backup."
     )

@@ -24,7 +24,7 @@ from siltstone.model.commit import Commit, CommitKind
 class StoreDamage:
     """Why a dataset is rejected, and what a repair would do."""
 
-    found: str
+    finding: str
     remedy: str
     repairable: bool
 
@@ -34,15 +34,17 @@ def damage_of(store: Store) -> StoreDamage | None:
     try:
         store.snapshot()
     except Corruption as error:
-        found = str(error)
+        finding = str(error)
     else:
         return None
     if _is_behind(store):
-        return StoreDamage(found=found, remedy="Raise the sequence of changes to base's watermark.", repairable=True)
+        return StoreDamage(
+            finding=finding, remedy="Raise the sequence of changes to base's watermark.", repairable=True
+        )
     for table in (store.base, store.changes):
         with suppress(Conflict):
-            return foreign_damage(table, found)
-    return StoreDamage(found=found, remedy="Restore the dataset's folder from a backup.", repairable=False)
+            return foreign_damage(table, finding)
+    return StoreDamage(finding=finding, remedy="Restore the dataset's folder from a backup.", repairable=False)
 
 
 def repair(store: Store) -> None:
@@ -59,14 +61,14 @@ def repair(store: Store) -> None:
         raise Conflict(f"Dataset {store.name}: there is no damage that can be repaired; nothing was changed.")
 
 
-def foreign_damage(table: Table, found: str) -> StoreDamage:
+def foreign_damage(table: Table, finding: str) -> StoreDamage:
     """Return the damage by another program's commits, and whether it can be undone; Conflict if there are none."""
     try:
         plan = plan_undo(table.path, now_ms=0)
     except Corruption as error:
-        return StoreDamage(found=found, remedy=str(error), repairable=False)
+        return StoreDamage(finding=finding, remedy=str(error), repairable=False)
     remedy = f"Undo versions {plan.good + 1} to {plan.version} of {table.path.name}: what that program wrote is lost."
-    return StoreDamage(found=found, remedy=remedy, repairable=True)
+    return StoreDamage(finding=finding, remedy=remedy, repairable=True)
 
 
 def _is_behind(store: Store) -> bool:

@@ -27,7 +27,7 @@ def dataset_tiers(store: Store) -> tuple[Tier, ...]:
         return changed(lake_tiers, changes)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"Dataset {store.name}: {error} Mend it with silt tiers {store.name} --set or --reset."
+            f"Dataset {store.name}: {error} Correct it with silt tiers {store.name} --set or --reset."
         ) from error
 
 

@@ -1,11 +1,11 @@
 """Reads and checks Delta log entries, independently of delta-rs.
 
 delta-rs opens a zero-length entry without an error and does not detect the conflicts that matter to us. So each entry since a
-plan is read here, line by line. Terms: an *entry* is one ``<version>.json``. An entry is *cleaned* if it is gone but a
+plan is read here, line by line. Terms: an *entry* is one ``<version>.json``. An entry is *cleaned* if it was deleted but a
 checkpoint at or after its version exists, and *missing* otherwise. An entry is *sealed* if it carries its own checksum, as
 all entries of Siltstone do (`entry_writer`). It is *foreign* if another program changed the table with it.
 
-Errors. A damaged or missing part of the log is Corruption. A part that the operating system does not let this process read is
+Errors. A damaged or missing part of the log is Corruption. A part that this process may not read (permissions, open files) is
 Unavailable. A part that was cleaned after it was listed is FileNotFoundError: list the log again.
 """
 

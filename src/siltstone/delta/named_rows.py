@@ -1,8 +1,9 @@
 """A Delta table partitioned by name. The live file of a name holds its one row.
 
 A row is replaced in two steps: stage a file that no log names yet, then commit. The commit adds the file, removes the
-live file of the name, and updates the app transaction of the name. Of many concurrent writers, the transaction lets
-exactly one replace a row. A crash between the steps leaves a staged file. The sweep of the table's owner deletes it.
+live file of the name, and updates the app transaction of the name. Commits that set the same transaction conflict. So
+exactly one of many concurrent writers replaces a row. A crash between the steps leaves a staged file. The sweep of the
+table's owner deletes it.
 """
 
 import json

@@ -278,7 +278,7 @@ class Table(TableReader):
             ) from error
 
     def _found_late(self, attempts: list[Committed]) -> Committed | None:
-        """Return an earlier attempt that landed after it was looked for. Called before every further attempt."""
+        """Return an earlier attempt that landed after the check for it. Called before each further attempt."""
         for earlier in attempts:
             with contextlib.suppress(FileNotFoundError):
                 if read_entry(self.path, earlier.version).commit_id == earlier.commit_id:
@@ -324,7 +324,7 @@ class Table(TableReader):
         if not is_visible:
             raise CommitUnknown(
                 f"{self.label}: version {attempt.version} was overtaken by version {newest.version} and its log was cleaned. "
-                "Read the dataset to see whether the write is there before you repeat it."
+                "Read the dataset to check whether the write has landed before you repeat it."
             )
 
     def _landed_after_failure(self, error: Exception, child: int, commit_id: str) -> bool:
@@ -343,7 +343,7 @@ class Table(TableReader):
         if list_log(self.path).newest_checkpoint >= child:
             raise CommitUnknown(
                 f"{self.label}: the commit of version {child} failed ({error}) and that entry was already cleaned. "
-                "Read the dataset to see whether the write is there before you repeat it."
+                "Read the dataset to check whether the write has landed before you repeat it."
             ) from error
         if isinstance(error, CommitFailedError | FileExistsError):
             return False

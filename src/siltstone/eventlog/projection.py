@@ -160,7 +160,7 @@ class Projection:
                     and error.path in {file.path for file in self._table.live().files}
                 ):
                     raise Corruption(
-                        f"{self._table.label}: {error.path} cannot be read: it is not there. Restore it from a copy.",
+                        f"{self._table.label}: {error.path} cannot be read: it does not exist. Restore it from a copy.",
                         reason=Reason.MISSING_FILE,
                     ) from error
                 live = True

@@ -103,4 +103,4 @@ def _refused(log: Path, error: OSError) -> SiltstoneError:
     if denied is not None:
         return _denied(denied)
     reason = os.strerror(error.errno) if error.errno is not None else first_line(error)
-    return Unavailable(f"The log {log} cannot be read: {reason}. Its files may be sound: mend that and try again.")
+    return Unavailable(f"The log {log} cannot be read: {reason}. Its files may be sound: fix that and try again.")

@@ -59,7 +59,7 @@ class Damage:
     kind: DamageKind
     subject: str
     """Name of the dataset, the journal, the system table or the file."""
-    found: str
+    finding: str
     remedy: str
     repairable: bool = True
     incarnation: str | None = None
@@ -168,7 +168,7 @@ class Repairs:
             yield Damage(
                 kind=DamageKind.UNREGISTERED,
                 subject=folder.dataset,
-                found=f"{folder.path} holds committed data, and the registry does not name it.",
+                finding=f"{folder.path} holds committed data, and the registry does not name it.",
                 remedy=folder.obstacle or f"Register it again, with its {folder.sequence} sequences.",
                 repairable=folder.obstacle is None,
                 incarnation=folder.incarnation,
@@ -178,8 +178,8 @@ class Repairs:
         """Return the damage of a dataset: its folder is missing, its tables are refused, or files cannot be read."""
         damaged = partial(Damage, subject=str(row.name), incarnation=row.incarnation)
         if error := self._registry.broken(row):
-            remedy = "Drop the name from the registry. A folder that comes back later is then deleted by a sweep."
-            return damaged(kind=DamageKind.MISSING, found=str(error), remedy=remedy)
+            remedy = "Drop the name from the registry. If the folder reappears later, a sweep deletes it."
+            return damaged(kind=DamageKind.MISSING, finding=str(error), remedy=remedy)
         store = self._registry.store(row)
         with suppress(Gone, NotFound, Unavailable, InvalidRequest):
             if damage := table_repair.damage_of(store):
@@ -188,9 +188,9 @@ class Repairs:
             files = [path for path, kind in current.unreadable_kinds.items() if kind == Corruption.kind]
             if files:
                 more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-                found = f"{files[0]}{more} cannot be read: {current.unreadable[files[0]]}."
+                finding = f"{files[0]}{more} cannot be read: {current.unreadable[files[0]]}."
                 remedy = "Restore the dataset's folder from a backup."
-                return damaged(kind=DamageKind.FILES, found=found, remedy=remedy, repairable=False)
+                return damaged(kind=DamageKind.FILES, finding=finding, remedy=remedy, repairable=False)
         return None
 
     def _broken_journal(self) -> Iterator[Damage]:
@@ -198,7 +198,7 @@ class Repairs:
             log = self._journal.log()
         except Corruption as error:
             remedy = "Restore _system/events from a backup, or move it away: a new journal is then begun."
-            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy, repairable=False)
+            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, finding=str(error), remedy=remedy, repairable=False)
             return
         except SiltstoneError:
             return  # unavailable now, which is not a damage
@@ -209,7 +209,7 @@ class Repairs:
             self._journal.cycles(1)
         except Corruption as error:
             remedy = "Rebuild the projection of the journal from its log."
-            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, found=str(error), remedy=remedy)
+            yield Damage(kind=DamageKind.JOURNAL, subject=JOURNAL, finding=str(error), remedy=remedy)
 
     def _broken_state_files(self) -> Iterator[Damage]:
         remedies = {
@@ -223,4 +223,4 @@ class Repairs:
                 try:
                     self._state_files.cycles() if name == CYCLES else self._state_files.read(name)
                 except Corruption as error:
-                    yield Damage(kind=DamageKind.NOTE, subject=name, found=str(error), remedy=remedy)
+                    yield Damage(kind=DamageKind.NOTE, subject=name, finding=str(error), remedy=remedy)

@@ -51,7 +51,7 @@ _DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 _LENGTHS: Final = ("CHAR", "CHARACTER", "NCHAR", "NVARCHAR", "VARCHAR", "STRING", "TEXT")
 _ADVICE: Final = {
     "DEFAULT": "Write the value with each row. For rows older than an added column, alter takes a default.",
-    "PRIMARY": "Name the key by itself (key=, --key).",
+    "PRIMARY": "Name the key columns with key= or --key.",
     "CHECK": "Check rows before they are written.",
     "WITH": "Write TIMESTAMP.",
     "WITHOUT": "Write TIMESTAMP_NTZ.",

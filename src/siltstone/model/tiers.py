@@ -112,7 +112,7 @@ def _rules(tier: Tier) -> Iterable[tuple[bool, str]]:
     )
     yield (
         tier.min_files <= tier.max_files,
-        f"min_files ({tier.min_files}) is above max_files ({tier.max_files}); lower the one or raise the other",
+        f"min_files ({tier.min_files}) is above max_files ({tier.max_files}); lower min_files or raise max_files",
     )
     yield (
         BYTES_PER_MB <= tier.target_bytes <= LARGEST_BYTES,

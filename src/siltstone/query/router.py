@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 MAX_ID_CHARS: Final = 128
 MAX_ROWS: Final = 100_000
 FILLS: Final = 4
-"""Most fills of datasets for one query. Another process or thread may evict them before they are read."""
+"""Most fills of datasets for one query. Another thread may evict them before the query reads them."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
 """Longest wait for other fills before a small fill, if Spark can answer as well."""
 _T = TypeVar("_T")
@@ -305,7 +305,7 @@ class Router:
             with self._pinned(request, admitted) as view:
                 plan = self._plan(view.schemas, request, admitted)
                 text = hot_executor.explained(plan, admitted.parameters, view)
-            reason = "What is not in memory is read into it at once."
+            reason = "The query's datasets are first read into memory."
             if all(decision.resident for decision in decisions.values()):
                 reason = _why_hot(names)
             return QueryPlanInfo(engine=Engine.HOT, reason=reason, datasets=resident, plan=text)
@@ -328,13 +328,13 @@ class Router:
         except HotExecutionFailed as failed:
             if request.engine is Engine.HOT:
                 raise InvalidRequest(
-                    f"The hot engine could not answer: {failed}. The engine auto lets Spark answer.",
+                    f"The hot engine could not answer: {failed}. With the engine auto, Spark answers.",
                     reason=failed.reason,
                 ) from failed
             reason = f"The hot engine could not answer: {failed}."
         if request.engine is Engine.HOT:
             raise InvalidRequest(
-                f"The hot engine cannot answer this query. {reason} The engine auto lets Spark answer."
+                f"The hot engine cannot answer this query. {reason} With the engine auto, Spark answers."
             )
         result = self._answer_on_spark(request, admitted, query, reason)
         if self._fill_in_background and request.engine is Engine.AUTO:
@@ -354,7 +354,9 @@ class Router:
             return self._pinned_answer(request, admitted, query)
         except NotResident as miss:
             if request.engine is Engine.HOT:
-                raise Unavailable(f"{miss} That happened again and again before it was read. Try again.") from miss
+                raise Unavailable(
+                    f"{miss} This happened after each of {FILLS} fills, before the read. Try again."
+                ) from miss
             raise
 
     @staticmethod

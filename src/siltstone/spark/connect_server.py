@@ -83,7 +83,7 @@ class ConnectServer(AbstractContextManager["ConnectServer"]):
         return end_python_workers(self._process.pid)
 
     def has_threads(self, names: Sequence[str], *, clock: Clock) -> bool | None:
-        """True if the JVM has a thread whose name contains one of these. Requests a thread dump, which goes into the log.
+        """True if the JVM has a thread whose name contains one of these. Requests a thread dump, which is written to the log.
 
         Returns:
             None if the JVM has not listed its threads in time; call again. A second dump is not requested meanwhile.

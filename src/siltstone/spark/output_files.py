@@ -26,7 +26,7 @@ from siltstone.spark_tasks.parquet_checksums import add_checksums
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HOUSE_SETTINGS: Final = {
+WRITER_SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -54,12 +54,12 @@ def attempt_folder(owner: str, attempt: int) -> str:
 
 def write_frame(frame: "DataFrame", root: Path, folder: str, *, schema: pa.Schema, key: Sequence[str]) -> None:
     """Make Spark write the frame into the folder as Parquet in Siltstone's layout."""
-    with house_settings(frame.sparkSession):
+    with writer_settings(frame.sparkSession):
         frame.write.options(**spark_options(schema, key)).mode("error").parquet(str(root / folder))
 
 
 @contextlib.contextmanager
-def house_settings(spark: "SparkSession") -> Iterator[None]:
+def writer_settings(spark: "SparkSession") -> Iterator[None]:
     """Apply the settings required for correct files while a session of the user writes.
 
     Several threads may write through one session. The first one sets them, the last one restores the old values.
@@ -67,10 +67,10 @@ def house_settings(spark: "SparkSession") -> Iterator[None]:
     with _OVERRIDES_MUTEX:
         override = _OVERRIDES.setdefault(id(spark), _Override())
         if not override.users:
-            current = {name: spark.conf.get(name, None) for name in HOUSE_SETTINGS}
-            override.before = {name: value for name, value in current.items() if value != HOUSE_SETTINGS[name]}
+            current = {name: spark.conf.get(name, None) for name in WRITER_SETTINGS}
+            override.before = {name: value for name, value in current.items() if value != WRITER_SETTINGS[name]}
             for name in override.before:
-                spark.conf.set(name, HOUSE_SETTINGS[name])
+                spark.conf.set(name, WRITER_SETTINGS[name])
         override.users += 1
     try:
         yield

@@ -197,7 +197,7 @@ def _require_jvm() -> None:
         why = " because it ran out of memory (see the setting spark_memory_mb)" if reason is Reason.MEMORY else ""
         raise Unavailable(
             f"The JVM of this process's Spark session has ended{why}, and a process can have only one. Restart the process; "
-            "the setting spark_shared uses a server that restarts by itself.",
+            "the setting spark_shared uses a shared server, which is restarted automatically.",
             reason=reason,
         )
 
@@ -274,7 +274,7 @@ def suspect(spark: "SparkSession", operations: Sequence[str]) -> Callable[[], No
     """Report interrupted operations to the daemon of their shared server; return a function that withdraws the report.
 
     Call that function once the operations have ended. A report that is not withdrawn does not end a working server, because
-    the daemon checks by itself.
+    the daemon checks the server first.
     """
     handle = _server_handles.get(spark)
     report = handle.suspect(operations) if handle is not None else None

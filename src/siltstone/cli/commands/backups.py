@@ -26,7 +26,7 @@ def backup(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out datasets that cannot be read, instead of failing.")
     ] = False,
-    show: Annotated[bool, typer.Option("--list", help="List the backups in PATH, and take none.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the backups in PATH, without a new one.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be copied, and write nothing.")] = False,
 ) -> None:
     r"""Copy the lake into a folder of backups.
@@ -69,13 +69,13 @@ def _list(call: Invocation, path: str) -> None:
     backups = list_backups(path)
     rows = [
         [
-            one["id"],
-            render.moment(one.get("taken_at")),
-            len(one.get("datasets", ())),
-            render.size(one.get("bytes", 0)),
-            one["broken"],
+            backup["id"],
+            render.moment(backup.get("taken_at")),
+            len(backup.get("datasets", ())),
+            render.size(backup.get("bytes", 0)),
+            backup["broken"],
         ]
-        for one in backups
+        for backup in backups
     ]
     columns = ["backup", "taken at", "datasets", "size", "broken"]
     call.answer(backups, lambda: render.write_table(columns, rows, numbers=["datasets", "size"]))

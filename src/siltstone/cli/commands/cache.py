@@ -50,13 +50,13 @@ def _show_stats(data: dict[str, Any]) -> None:
     render.write_line(f"Budget here: {render.size(data['budget_bytes'])}")
     rows = [
         [
-            one["dataset"],
-            "yes" if one["pinned"] else "no",
-            render.number(one["rows_at_most"]),
-            render.size(one["estimate_bytes"]) if one["estimate_bytes"] else "",
-            "yes" if one["fits"] else one["reason"],
+            entry["dataset"],
+            "yes" if entry["pinned"] else "no",
+            render.number(entry["rows_at_most"]),
+            render.size(entry["estimate_bytes"]) if entry["estimate_bytes"] else "",
+            "yes" if entry["fits"] else entry["reason"],
         ]
-        for one in data["datasets"]
+        for entry in data["datasets"]
     ]
     render.write_table(["dataset", "pinned", "rows at most", "about", "fits"], rows, numbers=["rows at most", "about"])
     columns = ["dataset", "resident", "rows", "bytes", "hits", "misses", "fills", "fill s", "sequence", "last use"]
@@ -64,18 +64,18 @@ def _show_stats(data: dict[str, Any]) -> None:
         render.write_line(f"Process {process['pid']} on {process['host']}, {process['at'][:19]}Z")
         rows = [
             [
-                one["dataset"],
-                "pinned" if one["pinned"] and one["resident"] else "yes" if one["resident"] else "no",
-                render.number(one["rows"]),
-                render.size(one["bytes"]),
-                one["hits"],
-                one["misses"],
-                one["fills"],
-                one["fill_seconds"],
-                one["sequence"],
-                f"{one['last_use'][:19]}Z" if one["last_use"] else "",
+                entry["dataset"],
+                "pinned" if entry["pinned"] and entry["resident"] else "yes" if entry["resident"] else "no",
+                render.number(entry["rows"]),
+                render.size(entry["bytes"]),
+                entry["hits"],
+                entry["misses"],
+                entry["fills"],
+                entry["fill_seconds"],
+                entry["sequence"],
+                f"{entry['last_use'][:19]}Z" if entry["last_use"] else "",
             ]
-            for one in process["datasets"]
+            for entry in process["datasets"]
         ]
         render.write_table(columns, rows, numbers=columns[2:-1])
 

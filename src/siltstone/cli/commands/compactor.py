@@ -106,10 +106,10 @@ def _dataset_filter(
         if name not in names:
             raise NotFound(f"There is no dataset {name}. See silt list.")
     for name in catalogs or ():
-        if not any(one.split(".")[0] == name for one in names):
+        if not any(dataset.split(".")[0] == name for dataset in names):
             raise NotFound(f"There is no catalog {name}. See silt list.")
     named, within = frozenset(datasets or ()), frozenset(catalogs or ())
-    return lambda: [one for one in lake.names() if one in named or one.split(".")[0] in within]
+    return lambda: [dataset for dataset in lake.names() if dataset in named or dataset.split(".")[0] in within]
 
 
 class _StopSignals:
@@ -181,7 +181,7 @@ def status(call: Invocation) -> None:
 def _holder_text(data: dict[str, Any]) -> str:
     holder = data["holder"] or data["last_holder"]
     if holder is None:
-        return "none, and there never was one"
+        return "none; none has run yet"
     details = f"role {holder['role']}, epoch {holder['epoch']}, since {render.moment(holder['since'])}"
     text = f"process {holder['pid']} on {holder['host']} ({details})"
     return f"none; the last one was {text}" if data["holder"] is None else f"{text}, {data['state'] or 'starting'}"

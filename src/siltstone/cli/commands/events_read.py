@@ -30,7 +30,8 @@ INDEX, BUILD, PARTITION, JOB, RUN = "index", "build request", "partition", "job"
 
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most N.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="PLACE", help="Continue after a list: the value of next in its JSON.")
+    str | None,
+    typer.Option("--after", metavar="POSITION", help="Continue after a list: the value of next in its JSON."),
 ]
 Builds = Annotated[
     list[str] | None, typer.Option("--build", metavar="ID", help="Of this build request; may be repeated.")
@@ -69,11 +70,15 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     event_filter = _filter(build, partition, glob, job, run)
     with open_event_log(log) as opened:
         page = opened.page(start, limit=limit, event_filter=event_filter)
-    data = {"events": [_plain(one) for one in page.events], "next_index": page.next_index, "has_more": page.has_more}
+    data = {
+        "events": [_plain(indexed) for indexed in page.events],
+        "next_index": page.next_index,
+        "has_more": page.has_more,
+    }
 
     def people() -> None:
         columns = [INDEX, "time", BUILD, "what", "about", "message"]
-        render.write_table(columns, [_event_row(one) for one in page.events], numbers=[INDEX])
+        render.write_table(columns, [_event_row(indexed) for indexed in page.events], numbers=[INDEX])
         if page.has_more:
             render.write_note(f"There are more from index {page.next_index} on.")
 
@@ -96,17 +101,17 @@ def _filter(
     )
 
 
-def _plain(one: Indexed) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(event_json(one.event))
-    return {"index": one.index} | values
+def _plain(indexed: Indexed) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(event_json(indexed.event))
+    return {"index": indexed.index} | values
 
 
-def _event_row(one: Indexed) -> list[Any]:
-    event = one.event
+def _event_row(indexed: Indexed) -> list[Any]:
+    event = indexed.event
     status = getattr(event.payload, "status", None)
     what = event.type.value if status is None else f"{event.type.value} {status.name}"
     subject = event.job_run_id or ", ".join(event.partition_refs)
-    return [one.index, _time(event.timestamp), event.build_request_id, what, subject, event.message]
+    return [indexed.index, _time(event.timestamp), event.build_request_id, what, subject, event.message]
 
 
 def _time(nanoseconds: int) -> str:
@@ -173,18 +178,20 @@ def _show_tail(call: Invocation, log: EventLog, last: int, event_filter: Filter)
     window, high = max(last, 1), end
     while len(events) < last and high > 1:
         low = max(1, high - window)
-        events = [one for one in log.events(low, event_filter=event_filter) if low <= one.index < high] + events
+        events = [
+            indexed for indexed in log.events(low, event_filter=event_filter) if low <= indexed.index < high
+        ] + events
         high, window = low, window * 4
     _write_tail(call, events[len(events) - last :] if last else [])
     return end
 
 
 def _write_tail(call: Invocation, events: Iterable[Indexed]) -> None:
-    for one in events:
+    for indexed in events:
         if call.as_json:
-            render.write_text(json.dumps(_plain(one), ensure_ascii=False))
+            render.write_text(json.dumps(_plain(indexed), ensure_ascii=False))
         else:
-            render.write_line("  ".join(render.cell(value) for value in _event_row(one)))
+            render.write_line("  ".join(render.cell(value) for value in _event_row(indexed)))
 
 
 def builds(
@@ -226,7 +233,7 @@ def builds(
         ]
         for b in listed
     ]
-    call.answer(_answers("builds", listed, one=build is not None), lambda: _show_list(columns, rows, listed))
+    call.answer(_answers("builds", listed, single=build is not None), lambda: _show_list(columns, rows, listed))
 
 
 def partitions(
@@ -263,7 +270,7 @@ def partitions(
         ]
         for p in listed
     ]
-    data = _answers("partitions", listed, one=ref is not None)
+    data = _answers("partitions", listed, single=ref is not None)
     makers = [b.build_request_id for b in active]
     if ref is not None:
         data["active_builds"] = makers
@@ -366,7 +373,7 @@ def export(
                     target.write(f"{line}\n")
                     count += 1
         except FileExistsError as error:
-            raise InvalidRequest(f"{file} is there already. Choose another name, or remove it.") from error
+            raise InvalidRequest(f"{file} exists already. Choose another name, or remove it.") from error
         except OSError as error:
             raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}.") from error
     call.answer({"events": count}, lambda: render.write_line(f"Wrote {render.counted(count, 'event')} to {file}."))
@@ -394,10 +401,10 @@ def report(call: Invocation, *, limit: Limit = 20, log: Log = None) -> None:
     call.answer(data, people)
 
 
-def _answers(what: str, listed: LimitedList[Any], *, one: bool = False) -> dict[str, Any]:
+def _answers(what: str, listed: LimitedList[Any], *, single: bool = False) -> dict[str, Any]:
     """Return values in their JSON form, statuses by name: a single value, or a list and whether there are more."""
     rows = [
         {name: field.name if isinstance(field, IntEnum) else field for name, field in asdict(value).items()}
         for value in listed
     ]
-    return rows[0] if one else {what: rows, "has_more": listed.has_more, "next": listed.following}
+    return rows[0] if single else {what: rows, "has_more": listed.has_more, "next": listed.following}

@@ -47,11 +47,13 @@ def append(
     with open_event_log(log, create=True, writes="append events") as opened:
         appended = opened.append(*events)
     data = [
-        {"index": one.index, "event_id": e.event_id, "is_new": one.is_new}
-        for one, e in zip(appended, events, strict=True)
+        {"index": result.index, "event_id": e.event_id, "is_new": result.is_new}
+        for result, e in zip(appended, events, strict=True)
     ]
-    new = sum(one.is_new for one in appended)
-    repeated = f"; {render.counted(len(appended) - new, 'event')} were there already" if new < len(appended) else ""
+    new = sum(result.is_new for result in appended)
+    repeated = (
+        f"; {render.counted(len(appended) - new, 'event')} were in the log already" if new < len(appended) else ""
+    )
     call.answer(data, lambda: render.write_line(f"Appended {render.counted(new, 'event')}{repeated}."))
 
 

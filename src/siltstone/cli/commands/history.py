@@ -38,7 +38,7 @@ def history(
 ) -> None:
     r"""Show a dataset's commits, or the lake's compaction cycles.
 
-    The newest comes first. No Spark is used.
+    The newest is first. No Spark is used.
 
     For a dataset the output has its commits, and the process that made each. The log of changes is retained for minutes,
     that of base for days; a purge deletes both. Actor and reason of tombstones stay. Cycles and jobs are in the lake's
@@ -141,18 +141,18 @@ def _show_statistics(by_name: "dict[str, Statistics]") -> None:
     rows: list[list[object]] = [
         [
             name,
-            render.number(one.jobs),
-            one.failures,
-            one.recovered,
-            f"{one.files_before:,} → {one.files_after:,}",
-            f"{render.size(one.bytes_before)} → {render.size(one.bytes_after)}",
-            render.size(one.bytes_deleted) if one.files_deleted else "",
-            render.number(one.rows),
-            f"{one.seconds:,.1f}",
-            render.seconds(one.longest_wait_seconds) if one.longest_wait_seconds else "",
-            "" if one.write_amplification is None else f"{one.write_amplification:.2f}",
+            render.number(statistics.jobs),
+            statistics.failures,
+            statistics.recovered,
+            f"{statistics.files_before:,} → {statistics.files_after:,}",
+            f"{render.size(statistics.bytes_before)} → {render.size(statistics.bytes_after)}",
+            render.size(statistics.bytes_deleted) if statistics.files_deleted else "",
+            render.number(statistics.rows),
+            f"{statistics.seconds:,.1f}",
+            render.seconds(statistics.longest_wait_seconds) if statistics.longest_wait_seconds else "",
+            "" if statistics.write_amplification is None else f"{statistics.write_amplification:.2f}",
         ]
-        for name, one in by_name.items()
+        for name, statistics in by_name.items()
     ]
     _show_table(columns, rows, numbers=columns[1:])
 
@@ -263,7 +263,7 @@ def export(  # noqa: PLR0913  # the options of a command
     with call.open(spark=True) as lake:
         dataset = lake.dataset(name)
         if overwrite and Path(target).is_dir() and any(Path(target).iterdir()):
-            confirm(f"Replace what is in {target}?", yes=yes)
+            confirm(f"Replace the files in {target}?", yes=yes)
         with call.showing("Exporting on Spark", lake):
             done = dataset.export(target, format=format_name, at=at, raw=raw, files=files, overwrite=overwrite)
     written = f"{render.counted(done.rows, 'row')} in {render.counted(done.files, 'file')}, {render.size(done.bytes)}"

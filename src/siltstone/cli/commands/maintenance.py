@@ -63,7 +63,7 @@ def compact(  # noqa: PLR0913  # one parameter for each way to compact
     With nothing to fold it starts no Spark.
 
     A purge also deletes history: older versions and tombstoned rows are gone from disk, for good. A squash merges many
-    small files of changes into one; writers do that by themselves when there are 32.
+    small files of changes into one; writers also do that automatically when there are 32.
 
     \b
     silt compact crm.sales.candidates --dry-run

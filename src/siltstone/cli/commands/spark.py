@@ -14,7 +14,8 @@ from siltstone.spark.session import shares
 from siltstone.spark.shared_server import RunningServer, ServerRole, SharedSpark, all_server_folders
 
 Jobs = Annotated[
-    bool, typer.Option("--jobs", help="The server for jobs (loads, folds, exports, frames), not that for queries.")
+    bool,
+    typer.Option("--jobs", help="The server for jobs (loads, folds, exports, frames), instead of the one for queries."),
 ]
 
 
@@ -26,7 +27,7 @@ def start(
 ) -> None:
     r"""Start the shared Spark server for queries or jobs.
 
-    Later commands then do not wait for its start. It ends by itself after the setting spark_idle_minutes without use.
+    Later commands then do not wait for its start. It ends when it was unused for the setting spark_idle_minutes.
 
     \b
     silt spark start
@@ -45,12 +46,12 @@ def start(
 def stop(
     call: Invocation,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Also if another process uses one.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop servers that another process uses, too.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Also servers that were started with other settings.")] = False,
 ) -> None:
     r"""Stop the shared Spark servers and wait until they are gone.
 
-    This stops the server for queries and the one for jobs. It is refused while another process uses one of them. With
+    This stops the server for queries and the one for jobs. The command is refused while another process uses one. With
     --force, the work that runs there fails and changes nothing.
 
     \b
@@ -62,7 +63,8 @@ def stop(
     chosen = [SharedSpark(settings, folder=folder) for folder in folders] or [
         SharedSpark(settings, role=role) for role in ServerRole
     ]
-    stopped = sum(one.stop(force=force) for one in sorted(chosen, key=lambda one: not one.in_use()))  # a refusal first
+    used_first = sorted(chosen, key=lambda server: not server.in_use())  # a refusal must precede every stop
+    stopped = sum(server.stop(force=force) for server in used_first)
     text = f"Stopped {render.counted(stopped, 'Spark server')}." if stopped else "No shared Spark server was running."
     call.answer({"stopped": stopped}, lambda: render.write_line(text))
 
@@ -86,9 +88,7 @@ def status(
     shared = _shared(call, jobs=jobs)
     running = shared.running()
     if ui and (running is None or running.ui is None):
-        raise InvalidRequest(
-            "There is no Spark UI. Start a server that has one: silt spark stop; silt spark start --ui."
-        )
+        raise InvalidRequest("No server with a Spark UI runs. Start one: silt spark stop; silt spark start --ui.")
     if ui and running is not None and not call.as_json:
         render.write_line(running.ui or "")
         return

@@ -160,7 +160,7 @@ def _form(call: Invocation, form: str | None, out: Path | None, *, as_csv: bool)
         raise InvalidRequest(f"A --format is one of {', '.join(Form)}, not {form!r}.") from error
     if out is None:
         if chosen is Form.PARQUET:
-            raise InvalidRequest("Parquet goes into a file: name one with --out.")
+            raise InvalidRequest("Parquet needs a file: name it with --out.")
         return chosen or (Form.JSON if call.as_json else Form.TABLE)
     file_form = chosen or ENDINGS.get(out.suffix.lower())
     if file_form is None or file_form is Form.TABLE:

@@ -32,8 +32,8 @@ def status(call: Invocation, name: OptionalName = None) -> None:
         statuses, failed = each(datasets, lambda dataset: dataset.status())
         failed = dict(sorted({**broken, **failed}.items()))
         unregistered = lake.unregistered() if name is None else []
-        failures = [*failed.values(), *(error for one in statuses for error in broken_files(one))]
-        failures += [Corruption(one.described()) for one in unregistered]
+        failures = [*failed.values(), *(error for status in statuses for error in broken_files(status))]
+        failures += [Corruption(folder.described()) for folder in unregistered]
         journal = _JournalRecords()
         try:
             if lake.has_journal():
@@ -41,15 +41,15 @@ def status(call: Invocation, name: OptionalName = None) -> None:
         except SiltstoneError as error:  # the datasets are still shown
             failures.append(error)
     if call.as_json:
-        plain = [one.to_dict() | journal.of(one.dataset) | _SOUND for one in statuses]
+        plain = [status.to_dict() | journal.of(status.dataset) | _SOUND for status in statuses]
         if name is not None:
-            for one in plain:
-                render.write_json(one)
+            for entry in plain:
+                render.write_json(entry)
         else:
             plain += [_broken(dataset, why) for dataset, why in failed.items()]
-            for found in unregistered:
-                damage = Corruption(found.described())
-                plain.append(_broken(found.dataset, damage) | {"unregistered": found.to_dict()})
+            for folder in unregistered:
+                damage = Corruption(folder.described())
+                plain.append(_broken(folder.dataset, damage) | {"unregistered": folder.to_dict()})
             render.write_json(plain)
     elif name is None:
         _show_statuses(statuses, journal)
@@ -62,24 +62,24 @@ def _broken(dataset: str, error: SiltstoneError) -> dict[str, Any]:
     return {"dataset": dataset, "broken": str(error), "broken_kind": error.kind, "broken_reason": error.reason}
 
 
-def broken_files(one: "Status") -> list[SiltstoneError]:
+def broken_files(status: "Status") -> list[SiltstoneError]:
     """Return one error for damaged files, and one for files that are only out of reach.
 
     An error has the reason of its files if they all have the same one.
     """
     advice = {
-        Corruption.kind: "Restore what is damaged from a copy.",
+        Corruption.kind: "Restore the damaged files from a copy.",
         Unavailable.kind: "Remove the cause and try again; the files may be sound.",
     }
     errors: list[SiltstoneError] = []
     for kind, next_step in advice.items():
-        paths = [path for path in one.unreadable if one.unreadable_kinds[path] == kind]
-        files = [f"{path} ({one.unreadable[path]})" for path in paths]
-        reasons = {one.unreadable_reasons[path] for path in paths}
+        paths = [path for path in status.unreadable if status.unreadable_kinds[path] == kind]
+        files = [f"{path} ({status.unreadable[path]})" for path in paths]
+        reasons = {status.unreadable_reasons[path] for path in paths}
         reason = reasons.pop() if len(reasons) == 1 else None
         more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-        text = f"{'; '.join(files[:SHOWN])}{more} cannot be read, and so neither can its rows. {next_step}"
-        errors += [named_error(kind, f"Dataset {one.dataset}: {text}", reason=reason)] if files else []
+        text = f"{'; '.join(files[:SHOWN])}{more} cannot be read. Their rows cannot be read either. {next_step}"
+        errors += [named_error(kind, f"Dataset {status.dataset}: {text}", reason=reason)] if files else []
     return errors
 
 
@@ -125,17 +125,17 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
     columns.append("last job")
     rows = [
         [
-            one.dataset,
-            render.number(one.rows_in_base),
-            one.base_files,
-            render.size(one.base_bytes),
-            render.number(one.backlog_rows),
-            one.backlog_batches,
-            render.moment(one.oldest_unfolded_at),
-            render.size(one.unreferenced_bytes),
-            journal.last_job(one.dataset),
+            status.dataset,
+            render.number(status.rows_in_base),
+            status.base_files,
+            render.size(status.base_bytes),
+            render.number(status.backlog_rows),
+            status.backlog_batches,
+            render.moment(status.oldest_unfolded_at),
+            render.size(status.unreferenced_bytes),
+            journal.last_job(status.dataset),
         ]
-        for one in statuses
+        for status in statuses
     ]
     render.write_table(columns, rows, numbers=[*columns[1:6], columns[7]])
     totals, unfinished = journal.totals, journal.unfinished
@@ -150,30 +150,28 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
         render.write_note(f"Cannot be read: {problem.what}: {problem.error}")
 
 
-def _show_status(one: "Status", journal: _JournalRecords) -> None:
-    base = f"{render.counted(one.rows_in_base, 'row')} in {render.counted(one.base_files, 'file')}"
+def _show_status(status: "Status", journal: _JournalRecords) -> None:
+    base = f"{render.counted(status.rows_in_base, 'row')} in {render.counted(status.base_files, 'file')}"
     backlog, fold, staleness = "none", "has nothing to do", "base is up to date"
-    if one.backlog_rows:
-        files = f"{render.counted(one.backlog_files, 'file')}, {render.size(one.backlog_bytes)}"
-        backlog = (
-            f"{render.counted(one.backlog_rows, 'row')} in {render.counted(one.backlog_batches, 'batch')}, {files}"
-        )
-        rewrites = f"{render.counted(one.fold_files_at_most, 'file')}, {render.size(one.fold_bytes_at_most)}"
-        relief = f"takes {render.counted(one.backlog_files, 'change file')} out of every read"
+    if status.backlog_rows:
+        files = f"{render.counted(status.backlog_files, 'file')}, {render.size(status.backlog_bytes)}"
+        backlog = f"{render.counted(status.backlog_rows, 'row')} in {render.counted(status.backlog_batches, 'batch')}, {files}"
+        rewrites = f"{render.counted(status.fold_files_at_most, 'file')}, {render.size(status.fold_bytes_at_most)}"
+        relief = f"takes {render.counted(status.backlog_files, 'change file')} out of every read"
         fold = f"rewrites at most {rewrites}; {relief}"
-    if one.oldest_unfolded_at:
-        lag = render.seconds(one.stale_seconds)
-        staleness = f"base lags {lag} behind, since {render.moment(one.oldest_unfolded_at)}"
+    if status.oldest_unfolded_at:
+        lag = render.seconds(status.stale_seconds)
+        staleness = f"base lags {lag} behind, since {render.moment(status.oldest_unfolded_at)}"
     render.write_facts(
         {
-            "dataset": one.dataset,
-            "base": f"{base}, {render.size(one.base_bytes)}",
+            "dataset": status.dataset,
+            "base": f"{base}, {render.size(status.base_bytes)}",
             "backlog": backlog,
             "staleness": staleness,
             "a fold": fold,
-            "sequence": f"{one.sequence}, folded up to {one.watermark}",
-            "unreferenced": f"{render.counted(one.unreferenced_files, 'file')}, {render.size(one.unreferenced_bytes)}",
-            "last job": journal.last_job(one.dataset) or "none yet",
+            "sequence": f"{status.sequence}, folded up to {status.watermark}",
+            "unreferenced": f"{render.counted(status.unreferenced_files, 'file')}, {render.size(status.unreferenced_bytes)}",
+            "last job": journal.last_job(status.dataset) or "none yet",
         }
     )
 

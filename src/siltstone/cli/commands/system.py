@@ -25,7 +25,7 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="List the damages of the lake that can be repaired; --yes repairs them.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --repair: repair what is listed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --repair: repair the listed damages.")] = False,
     drop_missing: Annotated[
         bool,
         typer.Option("--drop-missing", help="With --repair: also drop the names of datasets whose folder is missing."),
@@ -44,15 +44,15 @@ def doctor(
         _repair(call, yes=yes, drop_missing=drop_missing)
         return
     if yes or drop_missing:
-        raise InvalidRequest("--yes and --drop-missing go with --repair.")
+        raise InvalidRequest("--yes and --drop-missing need --repair.")
     from siltstone.cli.doctor import Verdict, run_checks
 
     checks = run_checks(call.lake_path, open_lake=call.open)
     good = all(check.verdict is not Verdict.FAILED for check in checks)
 
-    plain = [{"name": c.name, "verdict": c.verdict.value, "found": c.found} for c in checks]
+    plain = [{"name": c.name, "verdict": c.verdict.value, "finding": c.finding} for c in checks]
     rows = [list(check.values()) for check in plain]
-    call.answer({"ok": good, "checks": plain}, lambda: render.write_table(["check", "", "found"], rows))
+    call.answer({"ok": good, "checks": plain}, lambda: render.write_table(["check", "", "finding"], rows))
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
 
@@ -67,12 +67,16 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
         damages = lake.damages()
         if not damages:
             lake.require_exists()
-        chosen = [one for one in damages if one.repairable and (drop_missing or one.kind is not DamageKind.MISSING)]
+        chosen = [
+            damage
+            for damage in damages
+            if damage.repairable and (drop_missing or damage.kind is not DamageKind.MISSING)
+        ]
         states: list[str] = []
-        for one in damages:
-            state = "only with --drop-missing" if one.repairable else "needs a person"
-            if one in chosen:
-                state = _repair_one(lake, one, drop_missing=drop_missing) if yes else "would be repaired"
+        for damage in damages:
+            state = "only with --drop-missing" if damage.repairable else "needs a person"
+            if damage in chosen:
+                state = _repair_one(lake, damage, drop_missing=drop_missing) if yes else "would be repaired"
             states.append(state)
     good = all(state == REPAIRED for state in states)
 
@@ -81,14 +85,14 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
             render.write_line("No damage was found.")
             return
         rows = [
-            [one.subject, one.kind.value, one.found, one.remedy, state]
-            for one, state in zip(damages, states, strict=True)
+            [damage.subject, damage.kind.value, damage.finding, damage.remedy, state]
+            for damage, state in zip(damages, states, strict=True)
         ]
-        render.write_table(["what", "damage", "found", "repair", "state"], rows)
+        render.write_table(["what", "damage", "finding", "repair", "state"], rows)
         if chosen and not yes:
-            render.write_note("Nothing was changed. Pass --yes to repair what would be repaired.")
+            render.write_note("Nothing was changed. Pass --yes for the repairs marked 'would be repaired'.")
 
-    plain = [one.to_dict() | {"state": state} for one, state in zip(damages, states, strict=True)]
+    plain = [damage.to_dict() | {"state": state} for damage, state in zip(damages, states, strict=True)]
     call.answer({"ok": good, "dry_run": not yes, "damages": plain}, people)
     if not good:
         raise typer.Exit(SiltstoneError.exit_code)
@@ -111,7 +115,7 @@ def demo(
 ) -> None:
     r"""Run a tour on generated data, from load to proven erasure.
 
-    It loads, upserts, tombstones, queries, folds, purges, opens the lake in a new process, and proves what is gone. It
+    It loads, upserts, tombstones, queries, folds, purges, opens the lake in a new process, and checks the erasure. It
     works in a temporary folder. The exit code is 1 if one of its claims does not hold.
 
     \b

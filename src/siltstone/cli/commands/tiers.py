@@ -33,7 +33,7 @@ def tiers(
     silt tiers web.eu.clicks --reset
     """
     if name is None and (changes or reset):
-        raise InvalidRequest("Name the dataset whose tiers to change. Those of the lake are in its silt.toml.")
+        raise InvalidRequest("Name the dataset whose tiers to change. The lake's tiers are in its silt.toml.")
     with call.open() as lake:
         if name is None:
             shown = tiers_from_text(lake.settings.tiers)

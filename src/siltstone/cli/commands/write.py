@@ -184,7 +184,7 @@ def tombstone(  # noqa: PLR0913  # one parameter for each option
         _hide_matching(call, name, where, options, yes=yes, dry_run=dry_run)
         return
     if dry_run:
-        raise InvalidRequest("--dry-run goes with --where. Nothing was written.")
+        raise InvalidRequest("--dry-run needs --where. Nothing was written.")
     with call.open() as lake:
         dataset = lake.dataset(name)
         texts = [*(keys or []), *(read_lines(file) if file is not None else [])]
@@ -202,7 +202,7 @@ def _hidden_text(name: str, ack: "TombstoneAck") -> str:
     if ack.rows_matched is None:
         return f"Wrote {keys} to {name}, sequence {ack.sequence}. The number of hidden rows is unknown."
     if not ack.rows_matched:
-        return f"No row of {name} matches now. Wrote {keys} all the same, sequence {ack.sequence}."
+        return f"Wrote {keys} to {name}, sequence {ack.sequence}. No row matches now."
     return f"Hid {render.counted(ack.rows_matched, 'row')} of {name}, sequence {ack.sequence} ({keys})."
 
 
@@ -392,7 +392,7 @@ def _check_source(
     for name, value in unusable.items():
         if value is not None:
             option = {"header": "--no-header", "password": "--password-env"}.get(name, f"--{name.replace('_', '-')}")
-            use = "goes with --jdbc" if jdbc is None else "goes with files, not with --jdbc"
+            use = "needs --jdbc" if jdbc is None else "is for files and cannot be combined with --jdbc"
             raise InvalidRequest(f"{option} {use}. Nothing was loaded.")
 
 

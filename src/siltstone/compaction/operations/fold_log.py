@@ -60,7 +60,7 @@ from siltstone.failpoints import reach
 from siltstone.model.files import DataFile, may_contain
 from siltstone.model.reports import FoldEstimate
 from siltstone.model.spec import Survivor
-from siltstone.spark.output_files import house_settings
+from siltstone.spark.output_files import writer_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ class LogFold:
     def plan(self) -> FoldPlan:
         """Return the plan: the files to rewrite, and the exact row counts to expect."""
         snapshot = self.snapshot
-        with house_settings(self.spark):
+        with writer_settings(self.spark):
             dropped = self.dropped
             files = sorted(snapshot.base.files, key=lambda file: file.path)
             return replace(
@@ -184,7 +184,7 @@ class LogFold:
 
     def written(self, plan: FoldPlan, folder: str) -> tuple[DataFile, ...]:
         """Write and verify the files of the fold."""
-        with house_settings(self.spark):
+        with writer_settings(self.spark):
             self._write(plan, folder)
         reach("fold.after_write")
         return self._collected(plan, folder)

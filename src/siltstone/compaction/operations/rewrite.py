@@ -31,7 +31,7 @@ from siltstone.model.columns import PERIOD
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
 from siltstone.model.reports import RollUpReport
-from siltstone.spark.output_files import attempt_folder, collect_files, house_settings, manifest
+from siltstone.spark.output_files import attempt_folder, collect_files, manifest, writer_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def rewrite(
     taken = tuple(live[entry.path] for entry in planned.files)
     check_columns(store, snapshot)
     clusters = planned.kind is JobKind.CLUSTER
-    with spark_failures(store, snapshot, suspects=taken), house_settings(spark), store.liveness_lock() as owner:
+    with spark_failures(store, snapshot, suspects=taken), writer_settings(spark), store.liveness_lock() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
         with discarding(store, owner.owner), disk_failures(store):
             try:

@@ -86,5 +86,5 @@ def _check(inputs: Inputs, settings: Settings, now: datetime, lanes: Sequence[st
     if settings.vacuum_retention_hours < settings.vacuum_floor_hours:
         raise InvalidRequest(
             f"vacuum_retention_hours ({settings.vacuum_retention_hours:g}) is below vacuum_floor_hours "
-            f"({settings.vacuum_floor_hours:g}); raise the one or lower the other."
+            f"({settings.vacuum_floor_hours:g}); raise the first or lower the second."
         )

@@ -173,16 +173,16 @@ def _reason_left_out(tier: Tier, sources: _Sources, closed: datetime, view: View
         return ""
     due = _later(closed, tier.min_age_seconds)
     if due > view.now:
-        return f"closed at {closed:%Y-%m-%d %H:%M UTC}, taken from {due:%Y-%m-%d %H:%M UTC} on"
+        return f"closed at {closed:%Y-%m-%d %H:%M UTC}, eligible from {due:%Y-%m-%d %H:%M UTC} on"
     if sources.new < tier.min_files and len(sources.compacted) < FEWEST_FILES_PER_JOB:
-        apart = f", {len(sources.compacted)} compacted one apart" if sources.compacted else ""
-        return f"{sources.new} of {tier.min_files} files{apart}"
+        not_counted = f", not counting {len(sources.compacted)} compacted" if sources.compacted else ""
+        return f"{sources.new} of {tier.min_files} files{not_counted}"
     if not tier.quiet_seconds or _later(closed, tier.quiet_until_seconds) <= view.now:
         return ""
     newest_ms = max((file.modified_ms for file in (*sources.moving, *sources.fresh) if not file.tier), default=0)
     wait_ms = newest_ms + tier.quiet_seconds * 1000 - view.now_ms
     hours = f"{wait_ms / 3_600_000:,.1f} hours"
-    return f"the newest file is too young, taken in {hours} if no other comes" if wait_ms > 0 else ""
+    return f"the newest file is too young, eligible in {hours} if no other file arrives" if wait_ms > 0 else ""
 
 
 def _later(moment: datetime, seconds: int) -> datetime:

@@ -173,7 +173,7 @@ def _not_ready(table: TableState, period: str, view: View, *, fold_due: bool) ->
     if job := view.under_way.get(JobKind.CLUSTER):
         return f"files of unfinished job {job}"
     if table.shape is Shape.KEYED:
-        return "the fold comes first" if fold_due or JobKind.FOLD in view.under_way else ""
+        return "the fold runs first" if fold_due or JobKind.FOLD in view.under_way else ""
     try:
         granularity, closed = granularity_of(period), end(period)
     except InvalidRequest as error:

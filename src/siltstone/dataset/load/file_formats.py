@@ -195,7 +195,7 @@ def _check_csv(file: Path, schema: pa.Schema, dataset: str, *, form: CsvForm) ->
 
 
 def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
-    """Return the fields of a CSV file's first line; raise BadContent if there is none, or it cannot be read."""
+    """Return the fields of a CSV file's first line; raise BadContent if the file is empty or the line cannot be read."""
     try:
         with open_text(file) as handle:
             start = handle.readline(MAX_HEADER_BYTES)
@@ -205,7 +205,7 @@ def csv_header(file: Path, form: CsvForm = PLAIN) -> list[str]:
         return next(form.fields([line.removeprefix(csv_rows.BYTE_ORDER_MARK)]))
     except UnicodeDecodeError as error:
         raise BadContent(
-            f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Say its encoding"
+            f"is not {form.encoding.upper()}: {error.reason} at byte {error.start}. Name its encoding"
         ) from error
     except (csv.Error, *TEXT_READ_ERRORS) as error:
         raise BadContent(f"is not a readable CSV file: {str(error).rstrip('.')}") from error

@@ -67,7 +67,7 @@ class FileIngest:
                 return self._ingest_new(source, request, quarantine)
             except LoadedMeanwhile:
                 quarantine = self.quarantine(request.quarantine, sources=request.paths)
-        raise Unavailable(f"Dataset {self._store.name}: others keep loading the same files. Try again.")
+        raise Unavailable(f"Dataset {self._store.name}: other processes keep loading the same files. Try again.")
 
     def quarantine(self, folder: str | Path | None, *, sources: Sequence[str | Path] = ()) -> Quarantine | None:
         """Choose the quarantine folder, if the caller requests one."""

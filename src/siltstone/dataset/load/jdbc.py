@@ -50,7 +50,7 @@ class JdbcSource:
         if not self.url.startswith("jdbc:"):
             raise InvalidRequest("A database's address starts with jdbc:, like jdbc:postgresql://host:5432/name.")
         if "password=" in self.url.lower() or "@" in self.url.partition("?")[0]:
-            raise InvalidRequest("Leave user and password out of the address; pass them by themselves.")
+            raise InvalidRequest("Leave user and password out of the address; pass them as user and password.")
         if (self.table is None) == (self.query is None):
             raise InvalidRequest("Name a table or a query to read; one of the two.")
         if self.partition_column is None and not (self.lower is self.upper is self.partitions is None):

@@ -131,7 +131,7 @@ def _format(files: Sequence[Path], format_name: str | None) -> Format:
         unknown = [file for file in files if _suffix(file) not in _SUFFIXES]
         if unknown:
             raise InvalidRequest(
-                f"The format of {unknown[0]} is not known by its name; say it (--format or format=), "
+                f"The format of {unknown[0]} is not clear from its name; name the format (--format or format=), "
                 f"one of {', '.join(Format)}."
             )
         formats = {_SUFFIXES[_suffix(file)] for file in files}

@@ -58,7 +58,7 @@ from siltstone.failpoints import reach
 from siltstone.model.columns import ACTOR, BATCH_ID, OP, PERIOD, POS, REASON, ROW_SEQ, WRITTEN_AT, Op
 from siltstone.model.files import DataFile
 from siltstone.spark.errors import away, error_line, is_away, is_missing_file, spark_errors
-from siltstone.spark.output_files import attempt_folder, collect_files, discard, house_settings, write_frame
+from siltstone.spark.output_files import attempt_folder, collect_files, discard, write_frame, writer_settings
 from siltstone.spark_tasks.csv_rows import UNCLOSED
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
 
@@ -136,7 +136,7 @@ class LoadStager:
         schema, stats = self._layout(table)
         rows = self._rows(load, batch_id=batch_id)
         try:
-            with self._spark_errors(table, folder), house_settings(rows.spark):
+            with self._spark_errors(table, folder), writer_settings(rows.spark):
                 done = write_sorted(rows, store, load.size, schema=schema, table=table, folder=folder)
             if done is None:
                 discard(table.path, folder)
@@ -180,13 +180,13 @@ class LoadStager:
         rows_per_file = (load.size or UNKNOWN_SIZE).file_rows(store)
 
         def write(good: DataFrame) -> None:
-            with house_settings(spark):
+            with writer_settings(spark):
                 write_groups(good, store, folder, rows_per_file=rows_per_file)
             reach("ingest.after_groups")
 
         def verified() -> tuple[DataFile, ...]:
             paths = [path for path, _ in moved_files(store, folder)]
-            with self._spark_errors(store.base, folder), house_settings(spark):
+            with self._spark_errors(store.base, folder), writer_settings(spark):
                 groups = written_groups(spark, store, paths)
             return tuple(described(store, path, groups[path]) for path in paths)
 
@@ -253,7 +253,7 @@ class LoadStager:
             if staged.quarantined:
                 load.quarantine.make()
                 seen = Observation()
-                with self._spark_errors(table, folder), house_settings(load.frame.sparkSession):
+                with self._spark_errors(table, folder), writer_settings(load.frame.sparkSession):
                     bad = quarantine_frame(load.frame, self._store).observe(seen, F.count(F.lit(1)).alias("rows"))
                     bad.write.mode("error").parquet(str(load.quarantine.rows))
                 self._refuse_miscount(staged.quarantined, int(seen.get["rows"]))
@@ -290,7 +290,7 @@ class LoadStager:
             same = f" and equal {', '.join(load.order_by)}" if load.order_by else ""
             raise InvalidRequest(
                 f"Dataset {name}: {rows_text(seen['duplicates'])} with a repeated key ({key}){same}, for example {examples}. "
-                "To keep the last of each say what orders them (--order-by or order_by=), or remove them. Nothing was loaded."
+                "To keep the last of each, order them by columns (--order-by or order_by=), or remove them. Nothing was loaded."
             )
 
     def _refuse_bad_rows(self, seen: dict[str, int], load: LoadRequest) -> None:

@@ -45,7 +45,9 @@ def changes_since(store: Store, since: object) -> Snapshot:
     def read() -> Snapshot:
         now = store.snapshot()
         if sequence > now.sequence:
-            raise NotFound(f"Dataset {store.name}: sequence {sequence} is not there; the newest is {now.sequence}.")
+            raise NotFound(
+                f"Dataset {store.name}: sequence {sequence} does not exist yet; the newest is {now.sequence}."
+            )
         is_pruned = sequence < now.changes.transactions.get(APP_PRUNE, 0)
         files = _retained_files(store, sequence) if is_pruned else now.changes.files
         chosen = tuple(file for file in files if sequence_of(file) > sequence)
@@ -70,7 +72,7 @@ def _retained_files(store: Store, since: int) -> tuple[DataFile, ...]:
     floor = max(oldest.transactions.get(APP_PRUNE, 0), *lost, 0)
     if since < floor:
         raise NotFound(
-            f"Dataset {store.name}: not all changes since sequence {since} are retained. Pass since={floor} for those that are, "
+            f"Dataset {store.name}: not all changes since sequence {since} are retained. Pass since={floor} for the rest, "
             "or read the dataset and follow it from the sequence of that read."
         )
     return files

@@ -46,7 +46,7 @@ from siltstone.model.numbers import whole_number
 from siltstone.model.reports import ExportReport
 from siltstone.model.schema import type_name
 from siltstone.spark.errors import damage, error_line, is_missing_file, spark_errors
-from siltstone.spark.output_files import house_settings, write_frame
+from siltstone.spark.output_files import write_frame, writer_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,7 +168,7 @@ def export_snapshot(spark: "SparkSession", store: Store, snapshot: Snapshot, exp
     Raises:
         FileNotFoundError: files of the snapshot are gone.
         Conflict: another file or folder took the target's name meanwhile.
-        Unavailable: Spark or the disk failed. Nothing is at the target that was not there before.
+        Unavailable: Spark or the disk failed. The target is unchanged.
     """
     started = store.clock.monotonic_seconds()
     owner = store.clock.new_id()
@@ -235,7 +235,7 @@ def _write_files(
             frame = frame.repartition(export.files)
         frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
         if export.format is ExportFormat.CSV:
-            with house_settings(frame.sparkSession):
+            with writer_settings(frame.sparkSession):
                 frame.write.options(**CSV_OPTIONS).mode("error").csv(str(work / DATA))
         else:
             write_frame(frame, work, DATA, schema=store.schema, key=store.spec.found_by)

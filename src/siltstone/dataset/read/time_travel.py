@@ -85,7 +85,7 @@ def with_log(store: Store, read: Callable[[], Snapshot]) -> Snapshot:
     for _ in range(LOG_READ_TRIES):
         with suppress(FileNotFoundError, LogChanged):
             return read()
-    raise Unavailable(f"Dataset {store.name}: its log was cleaned again and again while it was read. Try again.")
+    raise Unavailable(f"Dataset {store.name}: its log was cleaned during each attempt to read it. Try again.")
 
 
 def all_there(table: Table, files: Iterable[DataFile]) -> bool:
@@ -108,7 +108,7 @@ class Past:
         """Return the state after a sequence."""
         if sequence > self._now.sequence:
             raise NotFound(
-                f"Dataset {self._store.name}: sequence {sequence} is not there; the newest is {self._now.sequence}."
+                f"Dataset {self._store.name}: sequence {sequence} does not exist yet; the newest is {self._now.sequence}."
             )
         try:
             return self._state(sequence, self._base)
@@ -118,7 +118,7 @@ class Past:
     def at_time(self, moment: datetime.datetime) -> Snapshot:
         """Return the newest state of which all commits have at most this time."""
         if moment > self._store.clock.now():
-            raise InvalidRequest(f"Dataset {self._store.name}: {_point_text(moment)} has not come yet.")
+            raise InvalidRequest(f"Dataset {self._store.name}: {_point_text(moment)} is in the future.")
         limit_ms = epoch_ms(moment)
         changes = [version for version in self._changes if version.at_ms <= limit_ms]
         base = self._base_until(limit_ms)
@@ -209,7 +209,7 @@ class Past:
         if not isinstance(point, int):
             oldest, limit_ms = (self._changes[0], self._base[0]), epoch_ms(point)
             if any(version.version == 0 and version.at_ms > limit_ms for version in oldest):
-                return NotFound(f"Dataset {name} was not there yet at {_point_text(point)}.")
+                return NotFound(f"Dataset {name} did not exist yet at {_point_text(point)}.")
             first_ms = max(version.at_ms for version in oldest)
             first_time = datetime.datetime.fromtimestamp(first_ms / 1000, datetime.UTC)
             times = f", times from {_point_text(first_time)} on"

@@ -60,8 +60,7 @@ def write_matching(store: Store, attempt: Callable[[], Ack]) -> TombstoneAck:
             ack = attempt()
             return _tombstone_ack(ack, ack.rows)
     raise Conflict(
-        f"Dataset {store.name}: rows that match are changed again and again while they are looked for. "
-        "Nothing was hidden. Try again."
+        f"Dataset {store.name}: matching rows keep changing during the search. Nothing was hidden. Try again."
     )
 
 

@@ -61,7 +61,7 @@ def check_expansion(query: exp.Query) -> None:
     if tables > MAX_EXPANDED_TABLES:
         raise InvalidRequest(
             f"The query reads {_about(tables)} tables once its common table expressions are expanded; Spark plans at most "
-            f"{MAX_EXPANDED_TABLES:,}. Each that names another one twice doubles their number. Split the query."
+            f"{MAX_EXPANDED_TABLES:,}. An expression that names another one twice doubles its tables. Split the query."
         )
 
 

@@ -55,7 +55,7 @@ def check_round_trip(original: Collection[Token], written: Collection[Token], na
         ):
             raise InvalidRequest(
                 f"The query cannot be read: {token.text[:40]!r} at {TextPosition(token.line, token.col)} has no meaning "
-                "there. docs/sql.md lists what a query may have."
+                "there. docs/sql.md lists the allowed syntax."
             )
 
 

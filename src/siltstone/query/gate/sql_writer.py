@@ -94,7 +94,7 @@ class SqlWriter(Generator):
             table: returns the name under which a table is read.
             common_table: returns the name of a common table expression.
             parameter: returns the text of a parameter.
-            comma: the text of the comma between two tables. A setting of Spark lets the comma bind weaker than JOIN.
+            comma: the text of the comma between two tables. With one Spark setting the comma binds weaker than JOIN.
             datasets: names that are left out before a column, except for their last part.
         """
         super().__init__(dialect=DIALECT, comments=False, unsupported_level=ErrorLevel.IGNORE)

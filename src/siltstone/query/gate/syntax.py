@@ -115,7 +115,7 @@ def _check_node(node: exp.Expr) -> None:
         if name not in allowed:
             raise InvalidRequest(
                 f"{_shown(node)}{position_suffix(node)} has a part that is not allowed in a query ({name.strip('_').upper()}). "
-                "docs/sql.md lists what is."
+                "docs/sql.md lists the allowed syntax."
             )
         for item in value if isinstance(value, list) else (value,):
             if item is None:
@@ -147,7 +147,7 @@ def _incomplete() -> InvalidRequest:
 
 def _rejected(node: exp.Expr) -> InvalidRequest:
     return InvalidRequest(
-        f"{_shown(node)}{position_suffix(node)} is not allowed in a query. docs/sql.md lists what is."
+        f"{_shown(node)}{position_suffix(node)} is not allowed in a query. docs/sql.md lists the allowed syntax."
     )
 
 
@@ -261,7 +261,7 @@ def _pivots(_used: Syntax, node: exp.Expr) -> None:
     select = node.parent.parent if isinstance(node.parent, exp.From) else None
     if select is None or any((select.args.get("joins"), select.args.get("laterals"), node.args.get("joins"))):
         raise InvalidRequest(
-            f"PIVOT and UNPIVOT{position_suffix(node)} take one table or subquery. Put what is joined into a subquery before it."
+            f"PIVOT and UNPIVOT{position_suffix(node)} take one table or subquery. Put the joined tables into a subquery first."
         )
 
 
@@ -337,9 +337,7 @@ def _frame(_used: Syntax, node: exp.Expr) -> None:
         value, side = node.args.get(which), str(node.args.get(f"{which}_side") or "").upper()
         plain = value in ("CURRENT ROW", "UNBOUNDED") or isinstance(value, exp.Expr)
         if not plain or side not in (("",) if value == "CURRENT ROW" else ("PRECEDING", "FOLLOWING")):
-            raise InvalidRequest(
-                "A window's frame goes from n PRECEDING, CURRENT ROW or n FOLLOWING to another of them."
-            )
+            raise InvalidRequest("A window's frame must be bounded by n PRECEDING, CURRENT ROW or n FOLLOWING.")
 
 
 @_rule(exp.Column)
@@ -507,7 +505,7 @@ def _function(used: Syntax, node: exp.Expr) -> None:
     name = node.name.lower()
     if name not in FUNCTIONS:
         raise InvalidRequest(
-            f"Function {node.name}{position_suffix(node)} is not allowed in a query. docs/sql.md lists those that are."
+            f"Function {node.name}{position_suffix(node)} is not allowed in a query. docs/sql.md lists the allowed functions."
         )
     if any(isinstance(argument, exp.Query) and not isinstance(argument, exp.Subquery) for argument in node.expressions):
         raise InvalidRequest(

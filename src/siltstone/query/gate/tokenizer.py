@@ -134,7 +134,7 @@ def position_at(text: str, index: int) -> TextPosition:
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of one statement; a semicolon may end it."""
     tokens: list[Token] = []
-    index, ended, lines = 0, False, _Lines(text)
+    index, ended, positions = 0, False, _PositionCounter(text)
     while index < len(text):
         if text[index] == " ":
             index += 1
@@ -156,14 +156,14 @@ def tokenize(text: str) -> list[Token]:
         token_type, value = _token(text, start, str(kind), lexeme)
         if tokens and _join_to(tokens[-1], token_type, value):
             continue
-        line, column = lines.position(start)
+        line, column = positions.position(start)
         tokens.append(Token(token_type, value, line, column, start, index - 1))
     _mark_parameters(tokens)
     _mark_types(tokens)
     return tokens
 
 
-class _Lines:
+class _PositionCounter:
     """Computes line and column of positions in ascending order."""
 
     def __init__(self, text: str) -> None:

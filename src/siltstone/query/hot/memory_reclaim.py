@@ -110,4 +110,4 @@ class MemoryReclaimer:
                 least = min(evictable, key=lambda held: (held.used_seconds, held.name))
                 slot = self._residents.slot(least.name)
                 with slot.lock:
-                    self._residents.evict(slot, "Not resident: others grew, and it was used least recently.")
+                    self._residents.evict(slot, "Not resident: other datasets grew, and it was used least recently.")

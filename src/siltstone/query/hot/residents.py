@@ -153,7 +153,7 @@ class Residents:
             wait.check()
             waited += WAIT_CHECK_SECONDS
             if waited >= wait.seconds:
-                raise NotResident(f"Dataset {slot.name}: Not resident yet: others are filled before it.")
+                raise NotResident(f"Dataset {slot.name}: Not resident yet: other datasets are filled before it.")
         try:
             yield
         finally:
