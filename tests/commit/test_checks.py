@@ -272,7 +272,7 @@ def test_a_table_marked_as_dropped_is_gone_for_open_handles(path: Path, call: st
 @pytest.mark.parametrize("appends", [0, 2, 5])
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("call", CALLS)
-def test_another_table_at_the_same_place_is_gone_for_open_handles(
+def test_another_table_at_the_same_path_is_gone_for_open_handles(
     path: Path, call: str, appends: int, *, checkpointed: bool
 ):
     """Whether the new table has fewer, as many or more versions than the old one."""

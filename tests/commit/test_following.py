@@ -162,7 +162,7 @@ def test_a_foreign_commit_is_refused_after_its_entries_were_cleaned(path: Path):
         open_table(path).pin()
 
 
-def test_a_vacuum_of_another_program_changes_nothing_and_is_no_reason_to_refuse(path: Path):
+def test_a_vacuum_of_another_program_changes_nothing_and_does_not_cause_a_refusal(path: Path):
     table = open_table(path)
     first, *_ = table.pin().files
     commit = move(table, [first])

@@ -110,7 +110,7 @@ def batch(dataset: Dataset, number: int, sequence: int) -> Batch:
     return Batch(files=(file,), rows=1, producer="p", producer_sequence=sequence)
 
 
-def test_a_write_without_rows_takes_its_place_in_the_order_of_its_producer(tmp_path: Path):
+def test_a_write_without_rows_uses_a_sequence_of_its_producer(tmp_path: Path):
     with Lake.open(tmp_path / "lake", settings=FAST) as lake:
         log = lake.create("a.b.events", "at TIMESTAMP NOT NULL, n BIGINT", time="at")
         good = {"at": "2026-11-15T10:00:00Z", "n": 1}

@@ -461,7 +461,7 @@ def test_an_invalid_point_in_time_is_refused(dataset: Dataset, at: Any, error: t
 
 
 @pytest.mark.parametrize("since", [-1, True, "3", 1.0, None])
-def test_a_since_that_is_no_sequence_is_refused(dataset: Dataset, since: Any):  # noqa: ANN401
+def test_an_invalid_since_is_refused(dataset: Dataset, since: Any):  # noqa: ANN401
     with pytest.raises(InvalidRequest, match=r"\bsince\b"):
         dataset.changes_to_arrow(since=since)
 

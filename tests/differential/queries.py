@@ -86,7 +86,7 @@ QUERIES: dict[str, list[str]] = {
         "SELECT id FROM lab.d.t WHERE true",
         "SELECT id FROM lab.d.t WHERE 1 = 0",
     ],
-    "GROUP BY expressions, places, aliases": [
+    "GROUP BY expressions, positions, aliases": [
         "SELECT k, count(*) AS c FROM lab.d.t GROUP BY k",
         "SELECT k, n, sum(id) AS s FROM lab.d.t GROUP BY k, n",
         "SELECT n % 3 AS g, count(*) AS c FROM lab.d.t GROUP BY n % 3",
@@ -113,7 +113,7 @@ QUERIES: dict[str, list[str]] = {
         "SELECT sum(n) AS s FROM lab.d.t HAVING count(*) > 1000",
         "SELECT k + 1 AS kk, count(*) AS c FROM lab.d.t GROUP BY k HAVING kk > 2",
     ],
-    "ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST": [
+    "ORDER BY expressions, positions, aliases; NULLS FIRST, NULLS LAST": [
         "SELECT id FROM lab.d.t ORDER BY id",
         "SELECT id FROM lab.d.t ORDER BY id DESC",
         "SELECT n, id FROM lab.d.t ORDER BY n, id",

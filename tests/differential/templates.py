@@ -504,35 +504,35 @@ TEMPLATES: dict[str, Templates] = {
             "SELECT a.id, b.g FROM lab.d.r a, lab.d.p b WHERE {on}",
         ),
         (
-            "GROUP BY expressions, places, aliases",
+            "GROUP BY expressions, positions, aliases",
             "SELECT {group} AS g, {group2} AS h1, {aggregate} AS x1, {aggregate} AS y1 FROM lab.d.r{where} GROUP BY 1, 2",
         ),
         (
-            "GROUP BY expressions, places, aliases",
+            "GROUP BY expressions, positions, aliases",
             "SELECT {grouped} AS gg, {aggregate} AS x1, {aggregate} AS y1 FROM lab.d.r{where} GROUP BY gg",
         ),
         (
-            "GROUP BY expressions, places, aliases",
+            "GROUP BY expressions, positions, aliases",
             "SELECT k, o, {aggregate} AS x1, {aggregate} AS y1, {aggregate} AS v1 FROM lab.d.r{where} GROUP BY k, o",
         ),
         (
-            "GROUP BY expressions, places, aliases",
+            "GROUP BY expressions, positions, aliases",
             "SELECT {aggregate} AS x1, {aggregate} AS y1, {aggregate} AS v1 FROM lab.d.r{where}",
         ),
-        ("GROUP BY expressions, places, aliases", "SELECT {aggregate} AS x1, {aggregate} AS y1 FROM lab.d.none"),
-        ("GROUP BY expressions, places, aliases", "SELECT k, {aggregate} AS x1 FROM lab.d.none GROUP BY k"),
+        ("GROUP BY expressions, positions, aliases", "SELECT {aggregate} AS x1, {aggregate} AS y1 FROM lab.d.none"),
+        ("GROUP BY expressions, positions, aliases", "SELECT k, {aggregate} AS x1 FROM lab.d.none GROUP BY k"),
         ("HAVING", "SELECT k, {aggregate} AS x1 FROM lab.d.r{where} GROUP BY k HAVING count(*) > {count}"),
         ("HAVING", "SELECT n, {sum} AS x1 FROM lab.d.r{where} GROUP BY n HAVING x1 IS NOT NULL OR {extreme}(id) > 9"),
         (
-            "ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST",
+            "ORDER BY expressions, positions, aliases; NULLS FIRST, NULLS LAST",
             "SELECT id, {column} FROM lab.d.r{where} ORDER BY 2{down}, id",
         ),
         (
-            "ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST",
+            "ORDER BY expressions, positions, aliases; NULLS FIRST, NULLS LAST",
             "SELECT id, {ordered} AS x1 FROM lab.d.r{where} ORDER BY x1{down}, id{down}",
         ),
         (
-            "ORDER BY expressions, places, aliases; NULLS FIRST, NULLS LAST",
+            "ORDER BY expressions, positions, aliases; NULLS FIRST, NULLS LAST",
             "SELECT id FROM lab.d.r{where} ORDER BY {expression}{down}, id",
         ),
         (
@@ -663,7 +663,10 @@ TEMPLATES: dict[str, Templates] = {
         ("sum, sum(DISTINCT)", "SELECT k, sum({edge}) AS x1 FROM lab.d.r{where} GROUP BY k"),
         ("sum, sum(DISTINCT)", "SELECT k, sum(h) AS x1, sum(j) AS y1 FROM lab.d.r{where} GROUP BY k"),
         ("min, max", "SELECT k, max({edgy}) AS x1 FROM lab.d.r{where} GROUP BY k"),
-        ("GROUP BY expressions, places, aliases", "SELECT {edgy} AS x1, count(*) AS c1 FROM lab.d.r{where} GROUP BY 1"),
+        (
+            "GROUP BY expressions, positions, aliases",
+            "SELECT {edgy} AS x1, count(*) AS c1 FROM lab.d.r{where} GROUP BY 1",
+        ),
     ),
 }
 PICKED: dict[str, tuple[str, ...]] = {

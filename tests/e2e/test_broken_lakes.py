@@ -406,7 +406,7 @@ def test_a_commit_of_another_program_is_reported_and_repaired(written: Path):
     doctor = silt("--lake", written, "--json", "doctor")
     assert doctor.code == 1
     [check] = [one for one in doctor.data["checks"] if one["name"] == "lake"]
-    assert "DELETE" in check["found"]
+    assert "DELETE" in check["finding"]
     history = silt("--lake", written, "--json", "history", PEOPLE)
     assert [entry["what"] for entry in history.data if entry["foreign"]] == ["DELETE"]
     before = of_users(written)

@@ -297,7 +297,7 @@ def test_a_lake_that_does_not_exist_differs_from_an_empty_one(lake_path: Path, t
         for call in (["status"], ["compact", "--all"], ["vacuum", "--all"], ["describe", PEOPLE], ["head", PEOPLE]):
             refused = silt("--lake", path, "--json", *call)
             assert (refused.code, refused.error) == (3, {"kind": "not_found", "reason": None, "message": message}), call
-        assert message in [check["found"] for check in silt("--lake", path, "--json", "doctor").data["checks"]]
+        assert message in [check["finding"] for check in silt("--lake", path, "--json", "doctor").data["checks"]]
     assert not lake_path.exists()
 
 
@@ -326,7 +326,7 @@ def test_doctor_fails_where_something_is_wrong(tmp_path: Path):
         checks = {check["name"]: check for check in found.data["checks"]}
         for name in ("lake", "writable"):
             assert checks[name]["verdict"] == "failed"
-            assert str(tmp_path / "file") in checks[name]["found"]
+            assert str(tmp_path / "file") in checks[name]["finding"]
         assert checks["disk"]["verdict"] in ("ok", "note")
 
 
@@ -338,7 +338,7 @@ def test_doctor_notes_unknown_variables(monkeypatch: pytest.MonkeyPatch):
     assert environment()["verdict"] == "ok"
     monkeypatch.setenv("SILT_DURABEL", "no")
     assert environment()["verdict"] == "note"
-    assert [name for name in ("SILT_DURABEL", "SILT_DURABLE") if name not in environment()["found"]] == []
+    assert [name for name in ("SILT_DURABEL", "SILT_DURABLE") if name not in environment()["finding"]] == []
 
 
 def test_columns_are_altered_and_described(lake: Path):

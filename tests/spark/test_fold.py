@@ -296,7 +296,7 @@ def test_subject_values_never_enter_the_log(dataset: Dataset) -> None:
         assert "P00" not in entry.read_text()
 
 
-def test_key_ranges_are_in_the_log_where_the_key_is_no_subject(lake: Lake, tmp_path: Path) -> None:
+def test_key_ranges_are_in_the_log_without_a_subject(lake: Lake, tmp_path: Path) -> None:
     dataset = create(lake, "crm.sales.open", subject=None)
     dataset.ingest(write_people(tmp_path / "more.parquet", 10))
     entry = (dataset.path / "base" / "_delta_log" / "00000000000000000001.json").read_text().splitlines()

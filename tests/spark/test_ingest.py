@@ -139,7 +139,7 @@ def test_order_by_decides_which_duplicate_wins(dataset: Dataset, tmp_path: Path)
     ],
     ids=["columns", "struct", "array"],
 )
-def test_rows_that_differ_in_the_place_of_a_null_are_not_equal(
+def test_rows_that_differ_in_the_position_of_a_null_are_not_equal(
     lake: Lake, tmp_path: Path, columns: str, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     dataset = lake.create("a.b.nulls", f"id STRING, n BIGINT, {columns}", key="id")

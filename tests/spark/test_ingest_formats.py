@@ -280,7 +280,7 @@ def test_csv_refuses_what_json_and_an_upsert_refuse(lake: Lake, tmp_path: Path) 
     assert dataset.to_arrow().column("price").to_pylist() == [decimal.Decimal("10.509")]
 
 
-def test_headers_are_no_rows_however_spark_divides_the_files(lake: Lake, spark: "SparkSession", tmp_path: Path) -> None:
+def test_headers_are_skipped_however_spark_divides_the_files(lake: Lake, spark: "SparkSession", tmp_path: Path) -> None:
     dataset = lake.create("a.b.parts", "id STRING NOT NULL, n BIGINT", key="id")
     for name in ("a", "b"):
         lines = "".join(f"{name}{i},{i}\r\n" for i in range(300))

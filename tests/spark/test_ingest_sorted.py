@@ -18,7 +18,7 @@ from siltstone.dataset.load.file_formats import check_files
 from siltstone.dataset.load.source_files import find_source
 from siltstone.failpoints import arm
 from siltstone.spark.arrow_tasks import WorkersUnfit
-from siltstone.spark.output_files import house_settings
+from siltstone.spark.output_files import writer_settings
 from tests.support.internals import current_parts, replace_spread, session_of, store_of, tasks_of
 from tests.support.people import by_id, create, people
 from tests.support.refusals import refused
@@ -275,7 +275,7 @@ def test_a_session_keeps_our_settings_until_the_last_one_has_written(spark: "Spa
     before = spark.conf.get(zone)
     spark.conf.set(zone, "America/New_York")
     try:
-        first, second = house_settings(spark), house_settings(spark)
+        first, second = writer_settings(spark), writer_settings(spark)
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -261,7 +261,7 @@ def test_positions_follow_every_change_and_fold(
         assert held.count() == 1000
 
 
-def test_an_older_snapshot_does_not_take_the_places_of_a_newer_one(
+def test_an_older_snapshot_does_not_use_the_positions_of_a_newer_one(
     lake_path: Path, spark: "SparkSession", tmp_path: Path
 ) -> None:
     with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:

@@ -79,7 +79,7 @@ def test_an_error_in_the_rows_is_reported_by_spark(lake: Lake) -> None:
         lake.sql(f"SELECT id / n AS x FROM {NAME}")
 
 
-def test_the_plan_of_spark_names_no_place(lake: Lake) -> None:
+def test_the_plan_of_spark_shows_no_path(lake: Lake) -> None:
     found = lake.explain_sql(f"SELECT stddev(e) AS s FROM {NAME}")
     assert found.engine == "spark"
     assert "STDDEV" in found.reason

@@ -269,13 +269,13 @@ def test_a_refused_load_of_create_names_the_command_with_its_options():
 
 
 @pytest.mark.parametrize("path", [None, 3, True, b"lake"])
-def test_a_lake_is_not_opened_at_what_is_no_path(path: Any):  # noqa: ANN401
+def test_an_invalid_path_of_a_lake_is_refused(path: Any):  # noqa: ANN401
     with pytest.raises(InvalidRequest):
         Lake.open(path)
 
 
 @pytest.mark.parametrize("name", [None, 3, ("a", "b", "c")])
-def test_a_name_that_is_no_text_is_refused(lake: Lake, name: Any):  # noqa: ANN401
+def test_a_dataset_name_of_another_type_is_refused(lake: Lake, name: Any):  # noqa: ANN401
     with pytest.raises(InvalidRequest):
         lake.dataset(name)
 

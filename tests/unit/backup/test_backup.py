@@ -419,7 +419,7 @@ def test_a_manifest_with_wrong_values_is_refused_and_does_not_stop_the_next_back
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b"5"])
-def test_text_that_is_no_manifest_or_marker_is_refused(root: Path, to: Path, tmp_path: Path, content: bytes):
+def test_an_invalid_manifest_or_marker_is_refused(root: Path, to: Path, tmp_path: Path, content: bytes):
     opened(root).backup(to)
     [manifest] = BackupFolder(to, durable=False).manifests()
     manifest.write_bytes(content)
@@ -562,7 +562,7 @@ def test_a_restored_lake_is_readable_by_its_owner_alone_or_has_the_mode_of_the_t
 # ---- fencing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_restore_to_the_same_place_fences_jobs_and_followers_of_before(root: Path, to: Path):
+def test_a_restore_to_the_same_path_fences_earlier_jobs_and_followers(root: Path, to: Path):
     lake = opened(root)
     store = store_of(people(root))
     fold_by_arrow(people(root))

@@ -23,4 +23,4 @@ def test_the_disk_is_measured_in_the_units_of_all_other_output(
     usage = shutil.disk_usage(tmp_path)._replace(total=5 * GB, free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     (disk,) = [check for check in run_checks(str(tmp_path), open_lake=no_lake) if check.name == "disk"]
-    assert disk.found == f"{shown} of 5 GB free"
+    assert disk.finding == f"{shown} of 5 GB free"

@@ -178,7 +178,7 @@ def test_an_error_of_the_source_of_rows_is_not_reported_as_one_of_the_file(tmp_p
     assert names(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(InvalidRequest):
         write_rows(SCHEMA, [], tmp_path, "csv")
     with refused(InvalidRequest, None, "no/rows "):

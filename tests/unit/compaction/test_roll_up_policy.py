@@ -38,7 +38,7 @@ def test_a_closed_period_is_taken_from_the_threshold_on():
 
 
 def test_an_open_period_waits_and_a_closed_one_waits_for_the_age_of_the_tier():
-    table = log(entries("2026-11-16T10", 10))  # over at 11:00, taken from 12:00 on
+    table = log(entries("2026-11-16T10", 10))  # over at 11:00, eligible from 12:00 on
     last_open, last_young = NOW.replace(hour=10, minute=59), NOW - dt.timedelta(microseconds=1)
     assert reasons(planned(table, now=last_open), "hourly") == ["2026-11-16 11:00"]
     assert reasons(planned(table, now=last_young), "hourly") == ["2026-11-16 11:00 2026-11-16 12:00"]

@@ -418,7 +418,7 @@ def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_thei
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_renewal_whose_answer_is_lost_is_no_takeover(lake: Path):
+def test_a_renewal_whose_answer_is_lost_keeps_the_lease(lake: Path):
     lease = taken(leases_of(lake))
     with arm("lease.after_commit", "raise"), pytest.raises(Unavailable):
         lease.renew()
@@ -461,7 +461,7 @@ def test_an_invalid_lifetime_is_refused(lake: Path, seconds: float):
         leases_of(lake).take(COMPACTOR, role=Role.ALL, ttl_seconds=seconds)
 
 
-def test_without_a_lake_there_is_no_lease(tmp_path: Path):
+def test_a_lease_without_a_lake_is_refused(tmp_path: Path):
     with pytest.raises(NotFound, match="mistyped"):
         leases_of(tmp_path / "mistyped").take(COMPACTOR, role=Role.ALL)
     assert not (tmp_path / "mistyped").exists()
@@ -496,7 +496,7 @@ def test_a_table_that_cannot_be_read_is_an_error_and_no_free_lease(lake: Path, d
         leases_of(lake).take(COMPACTOR, role=Role.ALL)
 
 
-def test_a_file_in_the_place_of_the_table_is_an_error(lake: Path):
+def test_a_file_at_the_path_of_the_table_is_an_error(lake: Path):
     (lake / "_system" / "leases").write_text("no table")
     with pytest.raises((Corruption, Unavailable)):
         leases_of(lake).take(COMPACTOR, role=Role.ALL)

@@ -33,7 +33,7 @@ def check(log: Dataset, oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("survivor", SURVIVORS)
-def test_the_survivor_goes_by_sequence_and_then_by_the_place_in_the_batch(lake: Lake, survivor: str) -> None:
+def test_the_survivor_is_chosen_by_sequence_and_then_by_position_in_the_batch(lake: Lake, survivor: str) -> None:
     log, oracle = make(lake, survivor)
     for batch in ([click(1, n=10), click(1, n=11), click(2)], [click(1, n=12)], [click(3), click(2, n=20)]):
         log.append(batch)
@@ -53,7 +53,7 @@ def test_null_equals_null(lake: Lake, survivor: str) -> None:
 
 
 @pytest.mark.parametrize("survivor", SURVIVORS)
-def test_a_row_that_a_tombstone_hides_is_no_duplicate_of_a_later_one(lake: Lake, survivor: str) -> None:
+def test_a_hidden_row_does_not_make_a_later_one_a_duplicate(lake: Lake, survivor: str) -> None:
     log, oracle = make(lake, survivor)
     log.append([click(1, n=1)])
     oracle.append([click(1, n=1)])

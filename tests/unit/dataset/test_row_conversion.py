@@ -78,7 +78,7 @@ def test_a_value_that_is_not_a_set_of_rows_is_rejected_by_its_type(rows: object)
     refused(rows, type(rows).__name__)
 
 
-def test_a_row_that_is_no_dict_is_named_by_its_number():
+def test_a_row_of_another_type_is_named_by_its_number():
     refused([{"id": "x"}, ["y"]], "row 1", "list")
 
 

@@ -134,7 +134,7 @@ def test_an_unreadable_checkpoint_goes_if_its_entries_are_there(tmp_path: Path):
     assert not (table / LOG / LAST_CHECKPOINT).exists()
 
 
-def test_an_older_sound_checkpoint_takes_the_place_of_an_unreadable_one(tmp_path: Path):
+def test_an_older_sound_checkpoint_is_read_instead_of_an_unreadable_one(tmp_path: Path):
     table = log(tmp_path / "t", entries=range(3, 8), checkpoints=(3, 6))
     spoil(table, 6)
     assert heal_checkpoint(table)

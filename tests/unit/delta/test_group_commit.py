@@ -113,7 +113,7 @@ def test_a_queue_that_stays_full_is_unavailable_and_the_batch_is_not_committed()
     assert gate.groups == [[0], [1]]
 
 
-def test_a_place_is_free_again_after_an_error():
+def test_a_slot_is_free_again_after_an_error():
     gate = Gate()
     gate.open.set()
     gate.error = Conflict("refused")

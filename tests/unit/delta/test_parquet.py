@@ -136,7 +136,7 @@ def test_whole_milliseconds_stay_as_they_are(tmp_path: Path):
     ],
     ids=["the last microsecond", "the last microsecond of UTC", "a time past 9999", "a date past 9999"],
 )
-def test_times_outside_of_the_calendar_have_no_limits_and_are_no_error(tmp_path: Path, array: pa.Array):
+def test_times_outside_of_the_calendar_have_no_limits_and_raise_no_error(tmp_path: Path, array: pa.Array):
     assert limits(tmp_path, array) == (None, None)
 
 

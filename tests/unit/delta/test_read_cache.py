@@ -48,7 +48,7 @@ def test_a_second_put_replaces_the_first():
     assert (one.find("a", "x"), reads.size_bytes) == (2, 50 + ENTRY_BYTES)
 
 
-def test_a_newer_state_drops_files_that_are_no_longer_live_and_leaves_other_folders():
+def test_a_newer_state_drops_removed_files_and_leaves_other_folders():
     reads = ReadCache(ROOM)
     visit(reads, "a", folder=OTHER).put("a", "x", 0, 1)
     old = visit(reads, "a", "b")

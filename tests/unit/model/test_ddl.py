@@ -68,7 +68,7 @@ def test_comments_and_lines_do_not_matter():
 
 
 @pytest.mark.parametrize("text", ["id", "STRING", "id STRING; n INT", "SELECT 1", "(", "id STRING, PRIMARY KEY (id)"])
-def test_text_that_is_no_list_of_columns_is_refused_with_an_example(text: str):
+def test_an_invalid_list_of_columns_is_refused_with_an_example(text: str):
     with pytest.raises(InvalidRequest, match="STRING"):
         parse_ddl(text)
 

@@ -100,7 +100,7 @@ def test_the_last_periods_of_the_calendar_end_with_its_last_moment():
     ],
 )
 @pytest.mark.parametrize("call", [granularity_of, start, end, order, lambda text: coarser(text, Granularity.MONTH)])
-def test_text_that_is_no_period_is_refused_with_the_way_to_write_one(text: str, call: Callable[[str], object]):
+def test_an_invalid_period_is_refused_with_an_example(text: str, call: Callable[[str], object]):
     with pytest.raises(InvalidRequest, match="2026-11-15T14"):
         call(text)
 

@@ -449,7 +449,7 @@ def test_the_last_answers_are_cached_by_page(lake: Lake):
         lake.queries.page("paged", 0)
 
 
-def test_a_plan_names_the_engine_and_no_place(lake: Lake, lake_path: Path):
+def test_a_plan_names_the_engine_and_no_path(lake: Lake, lake_path: Path):
     lake.sql(GROUPED)
     found = lake.explain_sql(GROUPED)
     assert found.engine == "hot"

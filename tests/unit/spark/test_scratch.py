@@ -126,7 +126,7 @@ def test_the_doctor_removes_what_killed_processes_left(settings: Settings, monke
     left = killed(settings)
     monkeypatch.setenv("SILT_SCRATCH_DIR", settings.scratch_dir)
     (check,) = [one for one in run_checks(None, open_lake=lambda: pytest.fail("no lake")) if one.name == "scratch"]
-    assert "removed 1 folder of" in check.found
+    assert "removed 1 folder of" in check.finding
     assert not left.exists()
 
 

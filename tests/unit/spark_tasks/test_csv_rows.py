@@ -60,7 +60,7 @@ def test_without_a_header_the_first_line_is_a_row_and_its_byte_order_mark_is_not
     assert ids(read(b"\xef\xbb\xbf1,1,1", "\ufeff2,2,2", form=form)) == ["1", "\ufeff2"]
 
 
-def test_blank_lines_are_no_rows_and_fields_must_be_as_many_as_columns():
+def test_blank_lines_are_skipped_and_each_row_needs_a_field_per_column():
     rows = read("id,n,x", "", "a,1,1", "b,1", "c,1,1,1", " ")
     assert ids(rows) == ["a", None, None, None]
     assert [reason and figures(reason) for reason in reasons(rows)] == [None, "2 3", "4 3", "1 3"]

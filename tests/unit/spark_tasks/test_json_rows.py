@@ -142,7 +142,7 @@ def test_a_time_without_a_zone_is_utc_where_the_column_has_one():
     assert row["at"].isoformat() == "2026-11-16T10:00:00+00:00"
 
 
-def test_blank_lines_and_a_byte_order_mark_are_no_rows():
+def test_blank_lines_and_a_byte_order_mark_are_skipped():
     assert [values(row) for row in read("", b"\xef\xbb\xbf" + b'{"id": "a"}', "  ")] == [{"id": "a"}]
 
 

@@ -186,7 +186,7 @@ TYPED = {
 }
 
 
-def test_a_typed_column_without_rows_that_cannot_be_cast_is_no_crash():
+def test_a_typed_column_without_rows_that_cannot_be_cast_is_refused():
     empty = pa.table({"c": pa.array([], pa.time32("s"))})
     with pytest.raises(InvalidRequest, match="'c'"):
         to_table(empty, column_of(ZONED), dataset="a.b.c")
@@ -373,7 +373,7 @@ def test_dicts_of_a_pandas_column_do_not_take_the_keys_of_other_rows():
         ),
     ],
 )
-def test_an_arrow_struct_is_no_map(kind: pa.DataType, given: pa.Array):
+def test_an_arrow_struct_is_refused_as_a_map(kind: pa.DataType, given: pa.Array):
     with pytest.raises(InvalidRequest, match="'c'"):
         to_table(pa.table({"c": given}), column_of(kind), dataset="a.b.c")
 
