@@ -421,6 +421,30 @@ def test_a_long_log_is_opened_although_delta_rs_lists_it_with_gaps(tmp_path: Pat
     assert opened == [None, MAX_ENTRIES + 1]
 
 
+def test_a_table_is_opened_although_a_purge_cleans_the_listed_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """delta-rs then reports that there is no table. Its log still has versions, so it was not dropped."""
+    path = tmp_path / "table"
+    make_table(path, appends=MAX_ENTRIES + 1)
+    writer = open_table(path)
+    writer.version()
+    opened: list[int | None] = []
+
+    def with_purge(path: Path, version: int | None = None) -> DeltaTable:
+        opened.append(version)
+        if len(opened) == 1:
+            raise DeltaError("a gap in the listing of delta-rs")
+        if len(opened) == 2:
+            append(writer, 1)
+            DeltaTable(path).create_checkpoint()
+            forget_history(path)
+        return DeltaTable(path, version=version)
+
+    monkeypatch.setattr(table_reader, "DeltaTable", with_purge)
+    monkeypatch.setattr(checkpoints, "DeltaTable", with_purge)
+    assert open_table(path).version() == MAX_ENTRIES + 2
+    assert opened == [None, MAX_ENTRIES + 1, MAX_ENTRIES + 2]
+
+
 def test_a_long_log_gets_its_checkpoint_although_delta_rs_lists_it_with_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

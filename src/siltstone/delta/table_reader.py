@@ -23,12 +23,12 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from siltstone.clock import Clock, epoch_ms
 from siltstone.delta.checkpoints import heal_checkpoint, open_listed
 from siltstone.delta.full_replay import Replayed, replay
-from siltstone.delta.layout import LOG, in_log
+from siltstone.delta.layout import LOG, has_versions, in_log
 from siltstone.delta.log_reader import (
     LAST_CHECKPOINT,
     Mark,
@@ -319,14 +319,14 @@ def _opened(path: Path) -> DeltaTable | Replayed:
 
 def _open(path: Path) -> DeltaTable:
     """Open a table. Check for empty entries, which delta-rs does not, and delete a broken checkpoint that is not needed."""
-    failure: DeltaError | None = None
+    failure: DeltaError | FileNotFoundError | None = None
     newest: set[int] = set()
     for _ in range(OPEN_TRIES):
         try:
             handle = DeltaTable(path) if failure is None else open_listed(path)
             check_entries(path)
-        except (DeltaError, FileNotFoundError) as error:
-            if not isinstance(error, DeltaError) or isinstance(error, TableNotFoundError) or not (path / LOG).is_dir():
+        except (DeltaError, FileNotFoundError) as error:  # delta-rs also reports a version as missing that was cleaned
+            if not has_versions(path):
                 raise NotFound(f"There is no Delta table at {path}.") from error
             failure = error
             newest.add(max(list_log(path).entries, default=-1))
