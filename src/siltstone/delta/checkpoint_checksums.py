@@ -48,11 +48,12 @@ def checksum_name(version: int) -> str:
 
 
 @contextmanager
-def checkpoint_lock(table: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def checkpoint_lock(table: Path, *, seconds: float | None = None) -> Iterator[None]:
     """Hold the lock under which one process at a time writes checkpoints of a table. A crash releases it.
 
-    Unavailable if another process holds it for longer than `seconds`.
+    Unavailable if another process holds it for longer than `seconds` (default: `LOCK_SECONDS`).
     """
+    seconds = LOCK_SECONDS if seconds is None else seconds
     handle = own(os.open(table / LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         if not lock_within(handle, seconds, clock=SystemClock(), poll_seconds=_POLL_SECONDS):
