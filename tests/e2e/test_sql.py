@@ -184,7 +184,7 @@ def test_an_interrupt_of_the_hot_engine_is_one_line(people_lake: Path):
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=TIMEOUT_SECONDS)
     assert (child.returncode, out) == (130, b""), err
-    assert err.startswith(b"silt: Interrupted; ")
+    assert err.startswith(b"silt: Interrupted")
     assert err.count(b"\n") == 1
 
 
