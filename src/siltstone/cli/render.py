@@ -103,19 +103,28 @@ _CSV_SIGNS: Final = re.compile(r'[",\r\n]')
 
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write rows of a dataset as a table that distinguishes null, empty text and all other text."""
-    _write_cells(columns, [[value_cell(value) for value in row] for row in rows], ())
+    rows = list(rows)
+    whole = [all(map(_is_number, values)) for values in zip(*rows, strict=True)] or [False] * len(columns)
+    _write_cells(columns, [[value_cell(value) for value in row] for row in rows], whole, [False] * len(columns))
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401
+    return value is None or (isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool))
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
     """Write a table for people. The columns in `numbers` are aligned to the right."""
-    _write_cells(columns, [[cell(value) for value in row] for row in rows], numbers)
+    whole = [name in numbers for name in columns]
+    _write_cells(columns, [[cell(value) for value in row] for row in rows], whole, whole)
 
 
-def _write_cells(columns: Sequence[str], shown: Sequence[Sequence[str]], numbers: Sequence[str]) -> None:
+def _write_cells(
+    columns: Sequence[str], shown: Sequence[Sequence[str]], whole: Sequence[bool], to_right: Sequence[bool]
+) -> None:
+    """Write a table. The values of the columns in `whole` are never split over two lines."""
     names = [printable(name) for name in columns]
-    to_right = [name in numbers for name in columns]
-    if sys.stdout.isatty() and len(shown) <= MAX_FITTED_ROWS:
-        _write_fitted(names, shown, to_right)
+    if sys.stdout.isatty() and 0 < len(shown) <= MAX_FITTED_ROWS:
+        _write_fitted(names, shown, whole, to_right)
     else:
         _write_plain(names, shown, to_right)
 
@@ -134,7 +143,9 @@ def _write_plain(names: Sequence[str], rows: Sequence[Sequence[str]], to_right: 
     sys.stdout.write("\n".join(out) + "\n")
 
 
-def _write_fitted(names: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool]) -> None:
+def _write_fitted(
+    names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[bool], to_right: Sequence[bool]
+) -> None:
     """Write a table that fits the terminal. A text that does not fit continues on the next line; none is cut off.
 
     In a terminal that is too narrow even for that, each row is a block with one line for each column.
@@ -145,7 +156,7 @@ def _write_fitted(names: Sequence[str], rows: Sequence[Sequence[str]], to_right:
     from rich.text import Text
 
     console = Console()
-    widths = _fitted_widths(names, rows, to_right, available=console.width)
+    widths = _fitted_widths(names, rows, whole, available=console.width)
     if widths is None:
         _write_blocks(names, rows)
         return
@@ -158,19 +169,20 @@ def _write_fitted(names: Sequence[str], rows: Sequence[Sequence[str]], to_right:
 
 
 def _fitted_widths(
-    names: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool], *, available: int
+    names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[bool], *, available: int
 ) -> list[int] | None:
     """Return the width of each column so that the table fits, or None if the terminal is too narrow.
 
-    Texts continue on the next line, headings too, but numbers stay whole. The widest column gives way first.
+    Texts continue on the next line, headings too, but values of columns in `whole` do not. The widest column gives
+    way first.
     """
     lengths = _cell_lengths([names, *rows])
     widths = [max(column) for column in zip(*lengths, strict=True)]
     words = [max(_cell_lengths([name.split()])[0], default=0) for name in names]
     numbers = [max(column) for column in zip(words, *lengths[1:], strict=True)]
     least = [
-        number if right else min(width, MIN_TEXT_WIDTH)
-        for number, width, right in zip(numbers, widths, to_right, strict=True)
+        number if is_whole else min(width, MIN_TEXT_WIDTH)
+        for number, width, is_whole in zip(numbers, widths, whole, strict=True)
     ]
     room = available - GAP * (len(names) - 1)
     if sum(least) > room:

@@ -1,6 +1,7 @@
 import re
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_a_table_of_many_columns_has_every_cell_in_every_terminal(
     for number in ("123,456,789", "1,234", "1,234,567"):
         assert " ".join(body).split().count(number) == 2
     assert sorted("".join(body).replace(" ", "")) == sorted("".join(STATUS_ROW * 2).replace(" ", ""))
+
+
+def test_a_table_without_rows_has_its_headings_in_every_terminal(
+    capsys: pytest.CaptureFixture[str], terminal: Terminal
+):
+    terminal(20)
+    render.write_rows(STATUS, [])
+    assert lines_of(capsys)[0].split("  ")[0] == STATUS[0]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_numbers_of_rows_are_not_split_over_two_lines(
+    capsys: pytest.CaptureFixture[str], terminal: Terminal, width: int
+):
+    terminal(width)
+    row = [49_176_104_500, 1_763_280_000_000, Decimal("12345678901.23"), None, -0.000001234567891]
+    render.write_rows(["account", "opened_ms", "balance", "limit", "a name"], [row])
+    shown = " ".join(lines_of(capsys)).split()
+    assert {"49176104500", "1763280000000", "12345678901.23", "NULL", "-1.234567891e-06"} <= set(shown)
 
 
 def test_a_wide_table_has_a_block_for_each_row_in_a_narrow_terminal(
