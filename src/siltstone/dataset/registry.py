@@ -72,6 +72,8 @@ READ_THREADS: Final = 4
 """Threads that read the registry's files, one file for each dataset."""
 MOST_COMPARED: Final = 10_000
 """Most names that a missing name is compared with, to bound the time of an error."""
+MOST_SIMILAR: Final = 10
+"""Most similar names that are looked up, because some of them may be dropped or damaged."""
 FOLDER_TRIES: Final = 100
 """Tries to create a folder that a drop removes between two system calls. After this many tries a file is in the way."""
 APP_DATASET: Final = "dataset/"
@@ -155,9 +157,7 @@ class Registry:
     def _find(self, name: DatasetName) -> Registration:
         row = self._lookup(name)
         if row is None or not row.is_live:
-            similar: DatasetName | None = None
-            with contextlib.suppress(SiltstoneError, OSError):  # a row that cannot be read has no suggestion
-                similar = self._similar(name)
+            similar = self._similar(name)
             meant = f"Did you mean {similar}? " if similar else ""
             raise NotFound(
                 f"There is no dataset {name} in lake {self._layout.root}. {meant}silt list shows what there is."
@@ -165,12 +165,15 @@ class Registry:
         return row
 
     def _similar(self, name: DatasetName) -> DatasetName | None:
-        """Return the live dataset whose name is most like this one, if one is."""
-        names = [file.partition["name"] or "" for file in self._table.pin().files[:MOST_COMPARED]]
-        for near in difflib.get_close_matches(str(name), names):
-            row = self._lookup(DatasetName.parse(near))
-            if row is not None and row.is_live:
-                return row.name
+        """Return the live dataset whose name is most like this one, if one is. Rows that cannot be read are left out."""
+        names: list[str] = []
+        with contextlib.suppress(SiltstoneError, OSError):
+            names = [file.partition["name"] or "" for file in self._table.pin().files[:MOST_COMPARED]]
+        for near in difflib.get_close_matches(str(name), names, n=MOST_SIMILAR):
+            with contextlib.suppress(SiltstoneError, OSError, KeyError, ValueError):
+                row = self._lookup(DatasetName.parse(near))
+                if row is not None and row.is_live:
+                    return row.name
         return None
 
     def broken(self, row: Registration) -> Corruption | None:

@@ -50,6 +50,15 @@ def test_a_missing_dataset_is_compared_with_the_live_names(lake: Lake):
     assert "crm.sales" not in str(error.value)
 
 
+def test_a_live_name_is_suggested_beside_many_dropped_ones(lake: Lake):
+    for end in "abcd":
+        lake.create(f"crm.sales.people_a{end}", SCHEMA, key="id")
+    for end in "bcd":
+        lake.drop(f"crm.sales.people_a{end}")
+    with pytest.raises(NotFound, match=r"\bcrm\.sales\.people_aa\b"):
+        lake.dataset("crm.sales.people_az")
+
+
 def test_creating_the_same_dataset_again_returns_it(lake: Lake):
     first = lake.create("a.b.c", SCHEMA, key="id")
     assert lake.create("a.b.c", SCHEMA, key="id").info().incarnation == first.info().incarnation
@@ -208,6 +217,15 @@ def test_a_missing_name_is_not_found_beside_a_damaged_similar_one(lake: Lake):
     registry_files(lake)[0].write_bytes(b"PAR1")
     with pytest.raises(NotFound, match=r"\bcrm\.sales\.poeples\b"):
         Lake.open(lake.path, settings=FAST).dataset("crm.sales.poeples")
+
+
+def test_a_sound_name_is_suggested_beside_a_damaged_more_similar_one(lake: Lake):
+    lake.create("crm.sales.people", SCHEMA, key="id")
+    registry_files(lake)[0].write_bytes(b"PAR1")
+    other = Lake.open(lake.path, settings=FAST)
+    other.create("crm.sales.peopls", SCHEMA, key="id")
+    with pytest.raises(NotFound, match=r"\bcrm\.sales\.peopls\b"):
+        other.dataset("crm.sales.people_")
 
 
 def test_a_registry_file_that_is_missing_is_corruption_and_not_a_free_name(lake: Lake):

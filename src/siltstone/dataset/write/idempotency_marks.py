@@ -5,8 +5,8 @@ sequence, and ``producer/<id>/ack`` the sequence of that write. ``loaded/<sha256
 a write was applied is read from its mark. So no clock may drop a mark: it has no time and never expires.
 
 To keep logs small, a dataset retains only the newest marks (setting `idempotence_marks`). The newest are those with the
-highest sequence of their last write. One commit forgets the others and depends on each of them. If a producer writes
-meanwhile, this commit is a Conflict, and nothing is forgotten. A forgotten mark carries a time of long ago, and the
+highest sequence of their last write. One commit forgets the others and depends on each of them. If one of these producers
+writes meanwhile, this commit is a Conflict, and nothing is forgotten. A forgotten mark carries a time of long ago, and the
 next checkpoint drops it.
 """
 
