@@ -25,6 +25,7 @@ from siltstone.cli.signals import INTERRUPTED, KIND, MESSAGE, Interrupts
 from siltstone.config import TRACE_VARIABLE
 from siltstone.errors import InvalidRequest, Reason, SiltstoneError, Unavailable, one_line, reason_of
 from siltstone.host.system_errors import is_memory_failure, is_panic
+from siltstone.spark.jvm import restore_stderr
 
 PROGRAM = "silt"
 _OWN_PROCESS = object()
@@ -94,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         code = INTERRUPTED
     if code == INTERRUPTED:
+        if own_process:
+            restore_stderr()  # a thread may have begun to start a JVM after the interrupt
         render.show_error(KIND, MESSAGE, as_json=as_json)
     return code
 

@@ -120,7 +120,8 @@ def is_cancelled(error: Exception) -> bool:
 
 def leaves_end_unknown(error: Exception) -> bool:
     """True if Spark did not report how an operation ended, only that it cannot be reached: it may still run."""
-    return is_away(error) or any(mark in str(error) for mark in _FORGOTTEN)
+    is_forgotten = not isinstance(error, SiltstoneError) and any(mark in str(error) for mark in _FORGOTTEN)
+    return is_forgotten or is_away(error)
 
 
 def away(error: Exception) -> Unavailable:

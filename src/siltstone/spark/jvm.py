@@ -209,6 +209,16 @@ def filtered_stderr() -> Iterator[deque[str]]:
     _show_again(shown)
 
 
+def restore_stderr() -> None:
+    """Give this process its own standard error back, even while another thread starts a JVM, and drop that of the JVM.
+
+    In this order, so that a thread that enters `filtered_stderr` in between restores it by itself.
+    """
+    _output.is_forwarded = False
+    if (shown := _output.shown) is not None:
+        os.dup2(shown, 2)
+
+
 def _show_again(shown: int) -> None:
     """Give this process its own standard error back."""
     os.dup2(shown, 2)
@@ -239,11 +249,8 @@ def end_children(spared: Iterable[int] = ()) -> None:
     """Send SIGTERM to this process's children, wait a little, and kill those that still run.
 
     A JVM that ends under load reports the exceptions of its own threads. From now on its standard error is dropped.
-    This process writes to its own again, even while another thread starts a JVM.
     """
-    if (shown := _output.shown) is not None:
-        os.dup2(shown, 2)
-    _output.is_forwarded = False
+    restore_stderr()
     remaining = children() - set(spared)
     _signal(remaining, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS

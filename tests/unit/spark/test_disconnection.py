@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from siltstone.errors import Reason, Unavailable
-from siltstone.spark.errors import is_away, noticing_absence, out_of_memory, says_out_of_memory
+from siltstone.spark.errors import is_away, leaves_end_unknown, noticing_absence, out_of_memory, says_out_of_memory
 from siltstone.spark.jvm import ended_with, is_alive
 from tests.support.refusals import refused
 
@@ -49,7 +49,9 @@ def test_an_error_of_the_query_is_not_translated():
 def test_an_error_of_ours_is_judged_by_its_reason_and_not_by_its_words():
     assert is_away(Unavailable("Spark ended.", reason=Reason.SPARK_LOST))
     words = str(failure(grpc.StatusCode.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid."))
-    assert not is_away(Unavailable(f"The rows of a.b.c cannot be read: {words}"))
+    for error in (words, "[INVALID_HANDLE.OPERATION_NOT_FOUND] Operation not found."):
+        assert not is_away(Unavailable(f"The rows of a.b.c cannot be read: {error}"))
+        assert not leaves_end_unknown(Unavailable(f"The rows of a.b.c cannot be read: {error}"))
 
 
 def test_a_jvm_that_no_longer_listens_is_away():

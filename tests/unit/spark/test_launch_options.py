@@ -227,6 +227,14 @@ def test_a_process_that_ends_its_children_while_a_jvm_starts_still_writes(capfd:
     assert capfd.readouterr().err == "silt: Interrupted\nand afterwards\n"
 
 
+def test_a_command_still_reports_an_interrupt_if_a_jvm_starts_after_it(capfd: pytest.CaptureFixture[str]):
+    jvm.end_children(spared=jvm.children())
+    with jvm.filtered_stderr():
+        jvm.restore_stderr()
+        os.write(2, b"silt: Interrupted\n")
+    assert capfd.readouterr().err == "silt: Interrupted\n"
+
+
 def wait_for_lines(tail: "deque[str]", number: int) -> None:
     for _ in range(500):
         if len(tail) >= number:
