@@ -15,7 +15,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -217,6 +217,15 @@ class Settings:
     """Start the JVM with the quick compiler only: faster start, slower steady state."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings by their Spark names (in the user's ``silt.toml``: a table ``[spark]``)."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as plain data, for `from_plain` in another process."""
+        return asdict(self) | {"spark": dict(self.spark)}
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> "Settings":
+        """Return the settings of another process as they are. Unlike `load`, this checks no ranges."""
+        return cls(**{**data, "role": Role(data["role"]), "jobs": JobPlace(data["jobs"])})
 
     @classmethod
     def load(

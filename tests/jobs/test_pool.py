@@ -14,7 +14,7 @@ from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.execution.retry import run_with_retries
-from siltstone.compaction.execution.worker_main import ORPHANED, settings_to_dict
+from siltstone.compaction.execution.worker_main import ORPHANED
 from siltstone.compaction.execution.worker_pool import WorkerPool
 from siltstone.compaction.execution.worker_process import SPARE_MEMORY_MB
 from siltstone.compaction.planning.model import JobKind, JobSpec, Plan
@@ -175,7 +175,7 @@ def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLa
     worker = taken_worker(pool, nothing())
     process = process_of(worker)
     assert process.stdin is not None
-    request = {"lake": str(lake.path), "settings": settings_to_dict(settings_of(worker)), "job": nothing().to_dict()}
+    request = {"lake": str(lake.path), "settings": settings_of(worker).plain(), "job": nothing().to_dict()}
     process.stdin.write(json.dumps(request) + "\n")
     process.stdin.close()
     try:

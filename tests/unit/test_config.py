@@ -1,10 +1,12 @@
+import json
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, Settings, SettingScope, scope_of
+from siltstone.config import CONFIG_FILE, LAKE_SETTINGS, JobPlace, Role, Settings, SettingScope, scope_of
 from siltstone.errors import InvalidRequest, Unavailable
 from tests.support.refusals import refused
 
@@ -164,3 +166,10 @@ def test_spark_settings_must_be_a_table():
 def test_numbers_that_make_no_sense_are_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidRequest, match=name):
         Settings.load(environment={}, **{name: value})  # type: ignore[arg-type]
+
+
+def test_settings_reach_another_process_as_they_are():
+    given = Settings(job_minutes=math.inf, lease_seconds=0.5, role=Role.READER, jobs=JobPlace.INLINE, spark={"a": "1"})
+    received = Settings.from_plain(json.loads(json.dumps(given.plain())))
+    assert received == given
+    assert (type(received.role), type(received.jobs)) == (Role, JobPlace)

@@ -187,7 +187,7 @@ class ServerDaemon:
 def run_daemon(folder: Path, order: dict[str, Any]) -> None:
     """Run a daemon from start to end."""
     daemon = ServerDaemon(
-        folder, Settings.load(environment={}, **order["settings"]), ui=order["ui"], role=ServerRole(order["role"])
+        folder, Settings.from_plain(order["settings"]), ui=order["ui"], role=ServerRole(order["role"])
     )
     os.chdir(folder)  # the caller's folder may be deleted
     server, running = daemon.start()

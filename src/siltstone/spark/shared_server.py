@@ -303,7 +303,7 @@ class SharedSpark:
         (self.folder / STATE_FILE).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             self.log.replace(self.folder / PREVIOUS_LOG)
-        order = json.dumps({"settings": asdict(self._settings), "ui": ui, "role": self.role})
+        order = json.dumps({"settings": self._settings.plain(), "ui": ui, "role": self.role})
         daemon = [sys.executable, "-m", "siltstone.spark.server_daemon", str(self.folder)]
         environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
         with os.fdopen(os.open(self.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -117,7 +117,7 @@ class Worker:
             request = json.loads(line)
             key = json.dumps([request["lake"], request["settings"]], sort_keys=True)
             if key not in self._contexts:
-                settings = Settings.load(environment={}, **request["settings"])
+                settings = Settings.from_plain(request["settings"])
                 self._contexts[key] = WorkerContext(Path(request["lake"]), settings)
             answer = do(self._contexts[key], Job.from_dict(request["job"]))
             self._busy.clear()
@@ -166,11 +166,6 @@ def own_stdout() -> TextIO:
     answers = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(answers, "w")
-
-
-def settings_to_dict(settings: Settings) -> dict[str, Any]:
-    """Return settings as plain data for `Settings.load`."""
-    return {name: dict(value) if name == "spark" else value for name, value in asdict(settings).items()}
 
 
 def main(do: Callable[[WorkerContext, Job], Answer] = WorkerContext.do) -> None:

@@ -21,7 +21,7 @@ import psutil
 
 from siltstone.clock import Clock
 from siltstone.compaction.execution.job import Job
-from siltstone.compaction.execution.worker_main import session_members, settings_to_dict
+from siltstone.compaction.execution.worker_main import session_members
 from siltstone.compaction.failures import WorkerLost, exit_text
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
@@ -125,7 +125,7 @@ class WorkerProcess:
         """Send a job to the worker, and return its answer. Raise `WorkerLost` if it ends before it answers."""
         assert self._process.stdin is not None  # noqa: S101
         assert self._process.stdout is not None  # noqa: S101
-        request = {"lake": str(lake), "settings": settings_to_dict(self._settings), "job": job.to_dict()}
+        request = {"lake": str(lake), "settings": self._settings.plain(), "job": job.to_dict()}
         line = ""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")
