@@ -1,8 +1,14 @@
 """Settings: frozen, parsed once at the edge, passed down as a value.
 
-Sources of a setting, in this order: an argument of `Settings.load`, the environment (``SILT_`` and the upper-case name), the
-lake's ``silt.toml``, the user's ``silt.toml``, the default below. `docs/settings.md` explains each one; a test checks that it is
-complete.
+Sources of a setting, in this order:
+
+1. an argument of `Settings.load`;
+2. the environment (``SILT_`` and the upper-case name);
+3. the lake's ``silt.toml``;
+4. the user's ``silt.toml``;
+5. the default below.
+
+`docs/settings.md` explains each setting, in the groups of the class `Settings`. A test checks that it is complete.
 
 Each setting has a *scope*. A lake's file may contain settings of scope `LAKE` only: how the lake is written and maintained.
 Everything about the process that opens a lake (memory, processes, Java, Spark, paths, limits) has the scope `USER`. Otherwise
@@ -94,127 +100,147 @@ class JobPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings. The unit is the last word of a name."""
+    """All settings, in the groups of `docs/settings.md`. The unit is the last word of a name."""
 
+    # Write path
     durable: bool = True
-    """fsync every file, entry and directory before a write is acknowledged."""
-    verify_checksums: bool = True
-    """Verify the checksums of data files whenever they are read. Without it damage can be read as other values."""
+    """fsync of every file, entry and directory before a write is acknowledged."""
     commit_timeout_seconds: float = 60.0
-    """How long a commit is retried against other writers before it fails with Unavailable."""
+    """Time in seconds for which a commit is retried against other writers before it fails with Unavailable."""
     writer_queue_batches: int = 50
     """Batches that may wait for one table in one process before a caller must wait."""
-    checkpoint_interval_commits: int = 10
-    """Commits between checkpoints; a table with more than 10,000 live files waits longer."""
-    base_retention_hours: float = 168.0
-    """How long `base` retains log entries and removed files, for readers of old versions."""
-    changes_retention_hours: float = 0.25
-    """How long `changes` and the system tables retain log entries and removed files: at least the longest snapshot."""
-    idempotence_marks: int = 100_000
-    """Producers and loaded files that a dataset remembers. Beyond it, those with the oldest last write are forgotten."""
-    arrow_changes_rows: int = 200_000
-    """Largest number of unfolded rows that reach Spark as one Arrow table. More rows are read by the executors."""
-    squash_files: int = 32
-    """Number of small change files from which a writing process squashes them in the background; 0 turns that off."""
-    squash_bytes: int = 16 * 1024 * 1024
-    """Largest size of the change files that one squash merges. Larger change files are left for the fold."""
-    positions_from_rows: int = 2_000_000
-    """Number of base rows from which reads hide changed rows by their position, which is computed once per state."""
     upsert_rows: int = 1_000_000
     """Most rows of one change file. A larger batch of dicts, Arrow or pandas rows becomes several files of one commit."""
-    lookup_cache_mb: int = 256
-    """Memory for the read cache of `get`, shared by all datasets of a lake; 0 turns it off."""
     target_file_bytes: int = 128 * 1024 * 1024
-    """Target size of a base file for loads and folds."""
+    """Target size of a base file for loads and folds, in bytes."""
+    checkpoint_interval_commits: int = 10
+    """Commits between checkpoints; a table with more than 10,000 live files waits longer."""
+    idempotence_marks: int = 100_000
+    """Producers and loaded files that a dataset remembers. Beyond it, those with the oldest last write are forgotten."""
+
+    # Read path
+    verify_checksums: bool = True
+    """Check of data files at every read against their checksums. Without it damage can be read as other values."""
+    arrow_changes_rows: int = 200_000
+    """Largest number of unfolded rows that reach Spark as one Arrow table. More rows are read by the executors."""
+    positions_from_rows: int = 2_000_000
+    """Number of base rows from which reads hide changed rows by their position, which is computed once per state."""
+    lookup_cache_mb: int = 256
+    """Memory in MB for the read cache of `get`, shared by all datasets of a lake; 0 turns it off."""
+
+    # Retention and history
+    base_retention_hours: float = 168.0
+    """Retention of log entries and removed files in `base`, in hours, for readers of old versions."""
+    changes_retention_hours: float = 0.25
+    """Retention of log entries and removed files in `changes` and the system tables, in hours.
+
+    At least the duration of the longest snapshot.
+    """
     vacuum_floor_hours: float = 1.0
-    """Shortest retention that a plain vacuum accepts."""
-    vacuum_interval_hours: float = 24.0
-    """How long after a vacuum the compactor plans the next one. It also plans one after a clustering. 0 turns that off."""
+    """Shortest retention that a plain vacuum accepts, in hours."""
     vacuum_retention_hours: float = 24.0
-    """How long a removed file stays readable before the compactor's vacuum deletes it."""
+    """Time in hours for which a removed file stays readable before the compactor's vacuum deletes it."""
+    vacuum_interval_hours: float = 24.0
+    """Hours from a vacuum to the compactor's next one. It also plans one after a clustering. 0 turns both off."""
+
+    # Compaction
     fold_batches: int = 64
     """Number of unfolded batches from which a fold is planned; 0 ignores the number."""
     fold_share: float = 0.01
     """Share of the base's rows in unfolded changes from which a fold is planned; 0 ignores the share."""
     fold_minutes: float = 15.0
-    """Age of the oldest unfolded batch from which a fold is planned; 0 ignores the age."""
-    event_log_files: int = 32
-    """Number of small files of an event log from which they are merged; 0 turns that off."""
+    """Age of the oldest unfolded batch from which a fold is planned, in minutes; 0 ignores the age."""
+    squash_files: int = 32
+    """Number of small change files from which a writing process squashes them in the background; 0 turns that off."""
+    squash_bytes: int = 16 * 1024 * 1024
+    """Largest size in bytes of the change files that one squash merges. Larger change files are left for the fold."""
     cluster_bytes: int = 1024 * 1024 * 1024
     """Bytes that are not clustered from which a clustering is planned; 0 turns that off."""
     cluster_share: float = 0.2
     """Share of a period or base that is not clustered from which a clustering is planned."""
+    event_log_files: int = 32
+    """Number of small files of an event log from which they are merged; 0 turns that off."""
+    tiers: str = ""
+    """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
     cycle_bytes: int = 64 * 1024 * 1024 * 1024
     """Bytes that one compaction cycle may rewrite. A larger job runs alone."""
-    jobs: JobPlace = JobPlace.AUTO
-    """Where jobs run: `inline` on the Spark of this process, `worker` in processes with their own JVMs, or `auto`.
 
-    `auto` means workers for a continuous compactor, but inline otherwise and where `spark_remote` names a server.
+    # Schedule of the compactor: cron expressions of five fields, in UTC
+    fold_cron: str = "* * * * *"
+    """When the compactor plans folds; empty means only on request. The thresholds decide what is done."""
+    squash_cron: str = "* * * * *"
+    """When the compactor plans squashes of small change files."""
+    events_cron: str = "*/10 * * * *"
+    """When the compactor plans work on the lake's event log."""
+    cluster_cron: str = "30 * * * *"
+    """When the compactor plans clusterings."""
+    vacuum_cron: str = "20 * * * *"
+    """When the compactor checks whether a vacuum is due, which `vacuum_interval_hours` decides."""
+    recovery_cron: str = "45 * * * *"
+    """When the compactor finishes and sweeps what crashed processes left. It also does so when it acquires the lease."""
+    schedule_jitter_seconds: float = 10.0
+    """Longest random delay of scheduled work, in seconds, so that many lakes do not start at once."""
+
+    # Roles, leases and job processes
+    role: Role = Role.ALL
+    """Operations that this process may run: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
+    lease_seconds: float = 60.0
+    """Lifetime of a lease without a renewal, in seconds. A holder on another machine is replaced after this time."""
+    stop_seconds: float = 30.0
+    """Time in seconds that a stopping compactor waits for running work before it interrupts it."""
+    jobs: JobPlace = JobPlace.AUTO
+    """Place of jobs: `inline` on the Spark of this process, `worker` in processes with their own JVMs, or `auto`.
+
+    `auto` means workers for a continuous compactor. Otherwise, and where `spark_remote` names a server, it means inline.
     """
     max_jobs: int = 2
     """Number of workers that run at once."""
     worker_memory_mb: int = 0
-    """Heap of a worker's JVM; 0 fits it to the machine and `max_jobs`."""
+    """Heap of a worker's JVM in MB; 0 fits it to the machine and `max_jobs`."""
     worker_jobs: int = 100
     """Number of jobs after which a worker is replaced."""
     job_minutes: float = 60.0
-    """Longest duration of one attempt of a job. Then it is ended, and retried with half its files. 0 means no limit."""
-    tiers: str = ""
-    """Changes of tiers by name: ``daily.min_files=6; weekly.enabled=yes`` (in ``silt.toml``: tables ``[tiers.daily]``)."""
-    fold_cron: str = "* * * * *"
-    """When the compactor plans folds, in UTC; empty means only on request. The thresholds decide what is done."""
-    squash_cron: str = "* * * * *"
-    """When it plans squashes of small change files."""
-    events_cron: str = "*/10 * * * *"
-    """When it plans work on the lake's event log."""
-    cluster_cron: str = "30 * * * *"
-    """When it plans clusterings."""
-    vacuum_cron: str = "20 * * * *"
-    """When it checks whether a vacuum is due, which `vacuum_interval_hours` decides."""
-    recovery_cron: str = "45 * * * *"
-    """When it finishes and sweeps what crashed processes left. It also does so when it acquires the lease."""
-    stop_seconds: float = 30.0
-    """How long a stopping compactor waits for running work before it interrupts it."""
+    """Longest duration of one attempt of a job, in minutes. Then it is ended, and retried with half its files. 0: no limit."""
+
+    # Queries
     max_rows: int = 1_000
     """Rows of an answer for which the caller sets no limit; 100,000 at most."""
     query_seconds: float = 300.0
-    """Longest duration of a query. Then it is ended. 0 means no limit."""
+    """Longest duration of a query, in seconds. Then it is ended. 0 means no limit."""
     query_pairs: int = 5_000_000_000
-    """Row pairs that a query on Spark may make of three or more datasets without an equality. 0: any number."""
+    """Most row pairs that a query on Spark may build from three or more datasets without an equality. 0: any number."""
     default_catalog: str = ""
     """Catalog of tables that a query names without one; empty means that every name has three parts."""
     default_schema: str = ""
     """Schema of tables that a query names without one; needs a default catalog, too."""
+
+    # Hot cache and result cache
     hot_cache_mb: int = 0
-    """Memory for datasets in the hot cache. 0 means the smaller of 16 GB and a quarter of the machine's memory."""
+    """Memory in MB for datasets in the hot cache. 0 means the smaller of 16 GB and a quarter of the machine's memory."""
     hot_query_mb: int = 1024
-    """Memory for all queries that the hot cache answers, in addition to its datasets."""
+    """Memory in MB for all queries that the hot cache answers, in addition to its datasets."""
     hot_at_once_rows: int = 1_000_000
     """Largest total number of rows of datasets that are filled into the hot cache while a query waits."""
     result_cache_mb: int = 64
-    """Memory for the result cache, which is valid while the data stays the same; 0 turns it off."""
-    role: Role = Role.ALL
-    """What this process may do: `all`, `compactor` (no rows are written) or `reader` (nothing is)."""
-    lease_seconds: float = 60.0
-    """Lifetime of a lease without a renewal. A holder on another machine is replaced after this time."""
-    schedule_jitter_seconds: float = 10.0
-    """Longest random delay of scheduled work, so that many lakes do not start at once."""
+    """Memory in MB for the result cache, which is valid while the data stays the same; 0 turns it off."""
+
+    # Spark
     spark_master: str = "local[*]"
     """The Spark master for a session that Siltstone starts itself."""
     spark_remote: str = ""
     """A Spark Connect address (``sc://host:port``); takes precedence over `spark_master`."""
+    spark_shared: bool = True
+    """Use of shared local Spark servers, which run in the background. Otherwise each process starts its own JVM."""
+    spark_idle_minutes: float = 15.0
+    """Time in minutes after which an unused shared Spark server, or an idle worker, ends."""
     spark_memory_mb: int = 0
-    """Memory of the driver JVM that Siltstone starts; 0 fits it to the machine."""
+    """Memory in MB of each driver JVM that Siltstone starts; 0 fits it to the machine."""
     spark_jars: str = ""
     """Folder with the Delta jars, and optionally a database driver; empty means the user cache."""
     scratch_dir: str = ""
     """Folder for Spark's spills and shuffles; empty means the system's folder for temporary files."""
-    spark_shared: bool = True
-    """Share one local Spark server among processes, in the background. Otherwise each process starts its own JVM."""
-    spark_idle_minutes: float = 15.0
-    """How long the unused shared Spark server stays."""
     spark_short_run: bool = False
-    """Start the JVM with the quick compiler only: faster start, slower steady state."""
+    """Start of the JVM with the quick compiler only: faster start, slower steady state."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings by their Spark names (in the user's ``silt.toml``: a table ``[spark]``)."""
 

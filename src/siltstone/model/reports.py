@@ -17,8 +17,8 @@ class _Plain:
 class Ack(_Plain):
     """Acknowledgement of a durable write: its sequence and number of rows.
 
-    `applied` is False if nothing was written. Either an idempotent producer repeated its last sequence, and
-    `sequence` is that of the first write; or there was no row to write, and `sequence` is None.
+    `applied` is False if nothing was written. If an idempotent producer repeated its last sequence, `sequence` is that
+    of the first write. If there was no row to write, `sequence` is None.
     """
 
     sequence: int | None
@@ -150,9 +150,10 @@ class SquashReport(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollUpReport(_Plain):
-    """Result of a roll-up or a clustering: files of a period of a log were replaced by files with the same rows.
+    """Result of a roll-up or a clustering.
 
-    `tier` is the tier of a roll-up, ``cluster`` for a clustering.
+    Files of a period of a log were replaced by files with the same rows. `tier` is the tier of a roll-up, ``cluster``
+    for a clustering.
     """
 
     dataset: str
@@ -355,7 +356,7 @@ class DatasetInfo(_Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry(_Plain):
-    """One commit to a table of a dataset, or only its audit record if the log no longer has the commit.
+    """One commit to a table of a dataset. If the log no longer has the commit: only its audit record.
 
     `rows_removed` is None if another program did not record it. `folded_to` is the watermark that a fold set.
     `foreign` commits were made by another program. An audit record without its commit has the table ``audit`` and no
