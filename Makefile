@@ -61,7 +61,7 @@ bench: setup ## measure against the peers
 	@$(PYTHON) -m bench
 
 docs: setup ## run what the documentation promises
-	@if [ -d tests/docs ]; then $(PYTHON) -m pytest -q tests/docs; else echo "tests/docs does not exist yet"; fi
+	@$(PYTHON) -m pytest -q tests/docs
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
 
 
 class Clock(Protocol):

@@ -319,13 +319,15 @@ def _reopen(guide: _Guide, tour: Tour, *, expected_calls: int) -> None:
         process = subprocess.run(command, capture_output=True, text=True, timeout=REOPEN_SECONDS, check=False)  # noqa: S603
         if process.returncode:
             raise Unavailable(f"A new process could not open the lake: {process.stderr.strip()}")
-        statuses = {one["dataset"]: one for one in json.loads(process.stdout)}
-        facts["rows"] = sum(one["rows_in_base"] for one in statuses.values())
+        statuses = {status["dataset"]: status for status in json.loads(process.stdout)}
+        facts["rows"] = sum(status["rows_in_base"] for status in statuses.values())
         facts["note"] = "silt status, no Spark"
     people = statuses[CANDIDATES]
     guide.claim("candidates seen by a new process", expected=tour.candidates - 3, actual=people["rows_in_base"])
     guide.claim("calls seen by a new process", expected=expected_calls, actual=statuses[CALLS]["rows_in_base"])
-    guide.claim("rows waiting to be folded", expected=0, actual=sum(one["backlog_rows"] for one in statuses.values()))
+    guide.claim(
+        "rows waiting to be folded", expected=0, actual=sum(status["backlog_rows"] for status in statuses.values())
+    )
 
 
 def _prove(guide: _Guide, tour: Tour) -> None:

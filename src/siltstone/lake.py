@@ -112,7 +112,7 @@ class Lake:
             path: the lake's folder.
             settings: default: read from the environment, the lake's ``silt.toml`` and the user's.
             spark: the session to use, classic or Connect. Default: the active one, or else one on the local server
-                that all commands share, which is joined or started when it is needed.
+                that all commands share. That server is joined or started when it is needed.
             clock: the source of time; tests use a fixed one.
             long_running: false for a process that ends at once. Its hot cache loads nothing after a query.
         """
@@ -173,10 +173,10 @@ class Lake:
             time: the column with the time of an event, instead of a key. The dataset is then a log.
             partition_by: columns of a log that divide its files besides the time.
             sort_by: columns that a log's files are sorted by; default: the time.
-            cluster_by: columns that a clustering of a log orders rows by, so that a search by any of them opens few
+            cluster_by: columns that a clustering of a log orders rows by. A search by any of them then opens few
                 files. Default: the time, the first partition column and the sort columns.
             dedup_by: columns of a log. Of rows that are equal in all of them, one survives. They must contain the
-                time, the partition and the subject columns, so that duplicates are in one period and are hidden
+                time, the partition and the subject columns. Duplicates are then in one period and are hidden
                 together.
             survivor: which duplicate survives: the ``first`` (default) or the ``last``, by sequence and position in
                 the batch.
@@ -210,10 +210,11 @@ class Lake:
     ) -> Dataset:
         """Create a dataset with the columns of a frame or a file, and load the rows.
 
-        The `source` is an Arrow table, a pandas, Polars or Spark frame, a list of dicts, or the path of a file. Spark
-        loads a file: Parquet, CSV, JSON or NDJSON. The other arguments are those of `create`. `Dataset.schema` shows
-        the inferred columns. If the rows are refused, a dataset that this call has created is dropped again, unless
-        another process has written to it. A crash between the two steps leaves it empty.
+        The `source` is rows or the path of a file. Rows are an Arrow table, a frame (pandas, Polars or Spark) or a list
+        of dicts. Spark loads a file: Parquet, CSV, JSON or NDJSON. The other arguments are those of `create`.
+        `Dataset.schema` shows the inferred columns. If the rows are refused, a dataset that this call has created is
+        dropped again. It is not dropped if another process has written to it. A crash between the two steps leaves it
+        empty.
 
         Raises:
             InvalidRequest: columns cannot be inferred, or the rows do not fit. Nothing is left.
@@ -260,8 +261,8 @@ class Lake:
     def repair(self, damage: "Damage", *, drop_missing: bool = False) -> None:
         """Repair a damage that `damages` lists.
 
-        The name of a dataset whose folder is missing is dropped only with `drop_missing`, because its disk may not be
-        mounted.
+        If the folder of a dataset is missing, its disk may not be mounted. Its name is dropped only with
+        `drop_missing`.
 
         Raises:
             InvalidRequest: a folder is missing, and `drop_missing` is not set. Nothing was changed.
@@ -408,8 +409,9 @@ class Lake:
         Args:
             text: the SELECT, in Spark's dialect. ``docs/sql.md`` lists the supported syntax.
             params: the value of each ``:name`` in the text. Values are bound, never pasted.
-            engine: ``hot``, ``spark``, or ``auto``: hot if that gives the same answer and the datasets are, or
-                quickly can be, in memory; Spark otherwise. The result names the engine that answered, and why.
+            engine: ``hot``, ``spark`` or ``auto``. ``auto`` means hot if that gives the same answer and the datasets
+                are, or quickly can be, in memory. Otherwise it means Spark. The result names the engine that answered,
+                and why.
             max_rows: most rows to return, 1 to 100,000. Default: the setting ``max_rows``. ``truncated`` says whether
                 there are more. A result that the setting has cut cannot become a frame: `to_arrow` and similar
                 methods raise.
@@ -447,10 +449,11 @@ class Lake:
         schema: str | None = None,
         cancellation: "CancelToken | None" = None,
     ) -> pa.RecordBatchReader:
-        """Answer one SELECT on Spark as a stream of record batches: all rows, a few thousand in memory at a time.
+        """Answer one SELECT on Spark as a stream of record batches, which has all rows.
 
-        The arguments and errors are those of `sql`. The number of rows is not limited. Default time limit: none.
-        Errors of Spark are raised while the batches are read. Another thread can cancel the query by `cancellation`.
+        A few thousand rows are in memory at a time. The arguments and errors are those of `sql`. Default time limit:
+        none. Errors of Spark are raised while the batches are read. Another thread can cancel the query by
+        `cancellation`.
         """
         queries = self.queries
         request = queries.request(text, params=params, engine="spark", timeout=timeout, catalog=catalog, schema=schema)
@@ -515,7 +518,7 @@ class Lake:
 
     def names(self) -> list[str]:
         """Return the names of all datasets."""
-        return [str(row.name) for row in self._registry.all()]
+        return self._registry.names()
 
     def plan(
         self,
@@ -617,8 +620,8 @@ class Lake:
             names: function that is called before each cycle and returns the datasets to maintain; None means all.
             only: kinds of jobs and names of tiers; default: all.
             on_event: receives every event (`compactor.events`), from other threads.
-            continuous: false for a single cycle: nothing runs by the schedule, and its jobs use workers only if the
-                setting `jobs` says so.
+            continuous: false for a single cycle. Nothing then runs by the schedule. Its jobs use workers only if the
+                setting `jobs` is ``worker``.
 
         Raises:
             InvalidRequest: an unknown task, or settings that contradict each other.

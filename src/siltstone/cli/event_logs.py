@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from siltstone.eventlog.address import BackendKind, parse_address
 from siltstone.eventlog.log import EventLog
 from siltstone.model.roles import check_may_write
 
-NS_PER_SECOND: Final = 1_000_000_000
 Log = Annotated[
     str | None,
     typer.Option("--log", metavar="URI", envvar="SILT_EVENT_LOG", help="The log's address, as sqlite:///builds.db."),

@@ -199,6 +199,10 @@ class Registry:
         self.require_lake()
         return self._table.version()
 
+    def names(self) -> list[str]:
+        """Return the names of all live datasets."""
+        return [str(row.name) for row in self.all()]
+
     def all(self) -> list[Registration]:
         """Return every live dataset, by name."""
         if not self._layout.is_lake():

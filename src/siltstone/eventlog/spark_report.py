@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from siltstone.clock import NS_PER_SECOND
 from siltstone.delta.parquet import PAGE_CHECKSUMS
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.arrow_rows import FIRST_INDEX, IDX, POS
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 INDEX: Final = "index"
 MAX_SHOWN: Final = 1000
-NS_PER_SECOND: Final = 1_000_000_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def _spans(events: "DataFrame", kind: EventType, key: Sequence[str], *more: str)
         *[F.col(f"{payload}.{name}").alias(name) for name in inner],
     )
     return status_changes.groupBy(*key).agg(
-        ((F.max("timestamp") - F.min("timestamp")) / F.lit(NS_PER_SECOND)).alias("seconds"),
+        ((F.max("timestamp") - F.min("timestamp")) / F.lit(float(NS_PER_SECOND))).alias("seconds"),
         F.max_by("status", INDEX).alias("status"),
         *[F.max_by(name, INDEX).alias(name) for name in more],
     )

@@ -57,7 +57,7 @@ class MaintenanceService:
 
     def names(self) -> list[str]:
         """Return the names of all datasets."""
-        return [str(row.name) for row in self._registry.all()]
+        return self._registry.names()
 
     def plan(self, selection: Selection, *, cycle: int | None = None) -> Plan:
         """Return the jobs that a cycle would run now, and the left-out candidates with reasons; see `Lake.plan`."""

@@ -15,8 +15,9 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
+from siltstone.cli.event_logs import Log, open_event_log
 from siltstone.cli.result_files import atomic_replace
+from siltstone.clock import NS_PER_SECOND
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json

@@ -12,8 +12,8 @@ import typer
 
 from siltstone.cli import render
 from siltstone.cli.context import Invocation
-from siltstone.cli.event_logs import NS_PER_SECOND, Log, open_event_log
-from siltstone.clock import SystemClock
+from siltstone.cli.event_logs import Log, open_event_log
+from siltstone.clock import NS_PER_SECOND, SystemClock
 from siltstone.errors import InvalidRequest, NotFound, Reason
 from siltstone.eventlog.event_json import read_event
 from siltstone.eventlog.import_export import import_lines

@@ -134,7 +134,7 @@ def _submit(call: Invocation, lake: "Lake", request: CompactionRequest, text: st
 def _reports(done: "CycleReport") -> list[dict[str, Any]]:
     """Return the reports of the jobs with their output files, as in the Python API."""
     reports = []
-    for result in (one.to_dict() for one in done):
+    for result in (job.to_dict() for job in done):
         if result["report"] is not None:
             outputs = {} if result["kind"] == "vacuum" else {"outputs": list(result["outputs"])}
             reports.append(result["report"] | outputs)
@@ -143,7 +143,7 @@ def _reports(done: "CycleReport") -> list[dict[str, Any]]:
 
 def _failures(done: "CycleReport") -> list[SiltstoneError]:
     """Return the errors of the jobs, of the datasets that were left out, and of writes to the journal."""
-    failed = [named_error(one.error_kind, _error_text(one), reason=one.error_reason) for one in done.failed]
+    failed = [named_error(result.error_kind, _error_text(result), reason=result.error_reason) for result in done.failed]
     failed += [SiltstoneError(skipped_line(dataset, why)) for dataset, why in done.unreadable.items()]
     return failed + ([Unavailable(done.trouble)] if done.trouble is not None else [])
 
@@ -184,10 +184,10 @@ def _cycle(call: Invocation, name: str | None, *, only: list[str] | None, force:
         lake.require_exists()
         done = _submit(call, lake, request, "Compacting")
     if call.as_json:
-        render.write_json([one.to_dict() for one in done])
+        render.write_json([result.to_dict() for result in done])
     else:
-        for one in done:
-            render.write_line(f"{job_text(one)}: {result_text(one)}")
+        for result in done:
+            render.write_line(f"{job_text(result)}: {result_text(result)}")
         render.write_note(f"{render.counted(len(done), 'job')}.")
     raise_failures(call, _failures(done))
 
@@ -230,14 +230,14 @@ def _preview(call: Invocation, name: str | None, datasets: "list[Dataset]", brok
         columns += ["files to rewrite at most", "size to rewrite at most"]
         rows = [
             [
-                one.dataset,
-                one.batches,
-                render.number(one.change_rows),
-                render.size(one.change_bytes),
-                f"{one.files_touched_at_most} of {one.base_files}",
-                f"{render.size(one.bytes_touched_at_most)} of {render.size(one.base_bytes)}",
+                estimate.dataset,
+                estimate.batches,
+                render.number(estimate.change_rows),
+                render.size(estimate.change_bytes),
+                f"{estimate.files_touched_at_most} of {estimate.base_files}",
+                f"{render.size(estimate.bytes_touched_at_most)} of {render.size(estimate.base_bytes)}",
             ]
-            for one in estimates
+            for estimate in estimates
         ]
         render.write_table(columns, rows, numbers=columns[1:])
         for estimate in estimates if purge else []:
@@ -280,8 +280,8 @@ def cluster(
     if call.as_json:
         render.write_json(reports)
     else:
-        for one in done:
-            render.write_line(f"{name} {one.period}: {result_text(one)}")
+        for result in done:
+            render.write_line(f"{name} {result.period}: {result_text(result)}")
         render.write_note(f"{render.counted(len(reports), 'period')} clustered.")
     raise_failures(call, _failures(done))
 
@@ -293,14 +293,14 @@ def _preview_cluster(call: Invocation, estimate: "ClusterEstimate") -> None:
     columns = ["period", "partition", "files", "files then at most", "rows", "size"]
     rows = [
         [
-            one.period,
-            ", ".join(f"{name}={render.cell(value)}" for name, value in one.partition.items()),
-            one.files,
-            one.files_after_at_most,
-            render.number(one.rows),
-            render.size(one.bytes),
+            period.period,
+            ", ".join(f"{name}={render.cell(value)}" for name, value in period.partition.items()),
+            period.files,
+            period.files_after_at_most,
+            render.number(period.rows),
+            render.size(period.bytes),
         ]
-        for one in estimate.periods
+        for period in estimate.periods
     ]
     if rows:
         render.write_table(columns, rows, numbers=columns[2:])
@@ -332,7 +332,7 @@ def vacuum(
         datasets, broken = select_datasets(lake, name, every=every)
         if dry_run:
             reports, failures = each(
-                datasets, lambda one: one.vacuum(retention_hours=retention_hours, dry_run=True).to_dict()
+                datasets, lambda dataset: dataset.vacuum(retention_hours=retention_hours, dry_run=True).to_dict()
             )
             _show_reports(call, name, reports, _vacuum_preview, [*(broken | failures).values()])
             return

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
-from siltstone.compaction.journal.records import NS_PER_SECOND, cycle_number, iso
+from siltstone.clock import NS_PER_SECOND
+from siltstone.compaction.journal.records import cycle_number, iso
 from siltstone.compaction.journal.recovery import RecoveryReport
 from siltstone.eventlog.queries import Build
 from siltstone.eventlog.transitions import ENDED_BUILDS

@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from siltstone.clock import Clock, epoch_ns
+from siltstone.clock import NS_PER_SECOND, Clock, epoch_ns
 from siltstone.compaction.journal.journal import OpenCycle
-from siltstone.compaction.journal.records import NS_PER_SECOND, Owner
+from siltstone.compaction.journal.records import Owner
 from siltstone.coordination.host_identity import installation, machine
 from siltstone.coordination.liveness import is_live
 from siltstone.errors import SiltstoneError

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from siltstone.clock import utc_text
+from siltstone.clock import NS_PER_SECOND, utc_text
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
 from siltstone.compaction.planning.model import JobKind, JobSpec, UnfinishedJob
@@ -49,7 +49,6 @@ NUMBER_DIGITS: Final = 12
 OWNER_DIGITS: Final = 8
 MOST_FILES: Final = 1_000
 """Highest number of files that one event names; of more, only the number. A roll-up has at most 501 files."""
-NS_PER_SECOND: Final = 1_000_000_000
 SAFE_FAILURES: Final = frozenset({Failure.CONFLICT, Failure.FENCED, Failure.GONE, Failure.CANCELLED})
 """Failures whose text is ours alone. Other texts come from Spark, Arrow or the system, and may quote a row."""
 LONGEST_ERROR: Final = 300

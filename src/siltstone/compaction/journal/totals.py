@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from siltstone.clock import NS_PER_SECOND
 from siltstone.compaction.journal.records import (
-    NS_PER_SECOND,
     Done,
     JobRecord,
     Unreadable,

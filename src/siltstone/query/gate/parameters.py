@@ -11,10 +11,10 @@ from decimal import Decimal
 from typing import Final
 
 from siltstone.errors import InvalidRequest
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.gate.sql_writer import string
 from siltstone.query.gate.tokenizer import TextPosition
 
-MAX_DIGITS: Final = 38
 _LONG_RANGE: Final = range(-(2**63), 2**63)
 _INT_BOUND: Final = 2**31
 """Bound below which a whole number is an INT, as for a literal in a query."""
@@ -58,8 +58,10 @@ def _plain(name: str, value: object) -> object:  # noqa: C901  # one for each cl
                 raise InvalidRequest(f"Parameter :{name} is beyond 64 bits. Give it as a Decimal.")
             return whole
         case Decimal():
-            if not value.is_finite() or max(decimal_size(value)) > MAX_DIGITS:
-                raise InvalidRequest(f"Parameter :{name} must be a number of at most {MAX_DIGITS} digits, not {value}.")
+            if not value.is_finite() or max(decimal_size(value)) > MAX_DECIMAL_DIGITS:
+                raise InvalidRequest(
+                    f"Parameter :{name} must be a number of at most {MAX_DECIMAL_DIGITS} digits, not {value}."
+                )
             return Decimal(value)
         case date():
             return _plain_time(name, value)

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.expressions import ExpressionTranslator, check_args, rule
 from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted
@@ -66,7 +67,7 @@ def _sum(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
     elif types.is_float(inner.kind):
         kind, value = DOUBLE, converted(inner, DOUBLE).sql
     elif types.is_decimal(inner.kind):
-        precision = min(types.MAX_DIGITS, inner.kind.precision + SUM_DIGITS)
+        precision = min(MAX_DECIMAL_DIGITS, inner.kind.precision + SUM_DIGITS)
         kind, value = pa.decimal128(precision, inner.kind.scale), inner.sql
     else:
         raise Unsupported(f"SUM of {inner.kind}")
@@ -99,7 +100,7 @@ def _decimal_average(inner: TypedSql) -> TypedSql:
     step = (
         f"CAST('0.{'0' * (scale + AVERAGE_DIGITS - 1)}1' AS DECIMAL({scale + AVERAGE_DIGITS},{scale + AVERAGE_DIGITS}))"
     )
-    whole = types.MAX_DIGITS - scale - AVERAGE_DIGITS
+    whole = MAX_DECIMAL_DIGITS - scale - AVERAGE_DIGITS
     divided = cast_sql(f"(CAST({rounded} AS DECIMAL({whole},0)) * {step})", kind)
     return TypedSql(sql=f"CASE WHEN count({inner.sql}) > 0 THEN {divided} END", kind=kind)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.gate.allowlist import BINARY_OPERATORS
 from siltstone.query.gate.parser import Quantified
 from siltstone.query.translate import Unsupported, types
@@ -213,10 +214,12 @@ def _multiply(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
         return TypedSql(sql=cast_sql(arithmetic("*", left, right), left.kind), kind=left.kind)
     digits = left.kind.precision + right.kind.precision
     kind = types.bounded(digits + 1, left.kind.scale + right.kind.scale)
-    one = left.sql
+    operand = left.sql
     if digits > types.LONG_DIGITS:  # DuckDB multiplies in 64 bits, except if one side is wider
-        one = cast_sql(one, pa.decimal128(min(types.MAX_DIGITS, max(digits, left.kind.precision)), left.kind.scale))
-    return TypedSql(sql=cast_sql(f"({one} * {right.sql})", kind), kind=kind)
+        operand = cast_sql(
+            operand, pa.decimal128(min(MAX_DECIMAL_DIGITS, max(digits, left.kind.precision)), left.kind.scale)
+        )
+    return TypedSql(sql=cast_sql(f"({operand} * {right.sql})", kind), kind=kind)
 
 
 def _numbers(to: ExpressionTranslator, node: exp.Expr) -> tuple[TypedSql, TypedSql]:
@@ -307,7 +310,7 @@ _NEARER: Final = {
     "<": decimal.ROUND_CEILING,
 }
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_DIGITS: Final = decimal.Context(prec=2 * types.MAX_DIGITS)
+_DIGITS: Final = decimal.Context(prec=2 * MAX_DECIMAL_DIGITS)
 _LONGEST: Final = 2**63 - 1
 
 

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.expressions import ExpressionTranslator, check_negated, null_test, rule
 from siltstone.query.translate.typed_sql import TypedSql, cast_sql, converted, guarded
@@ -175,8 +176,8 @@ def _ceil(to: ExpressionTranslator, node: exp.Expr) -> TypedSql:
         return TypedSql(sql=cast_sql(f"{node.key}({inner.sql})", LONG), kind=LONG)
     if inner.kind.scale == 0:
         return TypedSql(sql=inner.sql, kind=inner.kind)
-    kind = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision - inner.kind.scale + 1), 0)
-    wide = pa.decimal128(min(types.MAX_DIGITS, inner.kind.precision + 1), inner.kind.scale)
+    kind = pa.decimal128(min(MAX_DECIMAL_DIGITS, inner.kind.precision - inner.kind.scale + 1), 0)
+    wide = pa.decimal128(min(MAX_DECIMAL_DIGITS, inner.kind.precision + 1), inner.kind.scale)
     return TypedSql(sql=cast_sql(f"{node.key}({cast_sql(inner.sql, wide)})", kind), kind=kind)
 
 

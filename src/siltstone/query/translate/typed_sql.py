@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.gate.parameters import decimal_size
 from siltstone.query.translate import Unsupported, types
 from siltstone.query.translate.types import DATE, DOUBLE, FLOAT, NULL, STRING, TEMPORAL, TIMESTAMP, TIMESTAMP_NTZ
@@ -185,6 +186,8 @@ def _decimal_kind(value: decimal.Decimal) -> pa.DataType:
     if not value.is_finite():
         raise Unsupported("a parameter that is not a number")
     precision, scale = decimal_size(value)
-    if precision > types.MAX_DIGITS or precision - scale > types.LONG_DIGITS:  # see `nearer`: Spark looks at the value
+    if (
+        precision > MAX_DECIMAL_DIGITS or precision - scale > types.LONG_DIGITS
+    ):  # see `nearer`: Spark looks at the value
         raise Unsupported("a parameter with more digits than fit")
     return pa.decimal128(precision, scale)

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.hot.duckdb_types import SIMPLE_TYPES
 from siltstone.query.translate import Unsupported
 
@@ -25,7 +26,6 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
 NULL: Final = pa.null()
 
-MAX_DIGITS: Final = 38
 MIN_LOST_SCALE: Final = 6
 """Digits behind the point that Spark keeps if a result has too many digits."""
 EXACT_DOUBLE_DIGITS: Final = 15
@@ -89,19 +89,19 @@ def bounded(precision: int, scale: int) -> pa.DataType:
 
     It must lose no digits behind the point, because the engines round at different steps.
     """
-    if precision <= MAX_DIGITS:
+    if precision <= MAX_DECIMAL_DIGITS:
         return pa.decimal128(precision, scale)
-    spark_scale = max(MAX_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
+    spark_scale = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, MIN_LOST_SCALE))
     if spark_scale < scale:
         raise Unsupported("decimals with more digits than fit")
-    return pa.decimal128(MAX_DIGITS, scale)
+    return pa.decimal128(MAX_DECIMAL_DIGITS, scale)
 
 
 def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the decimal type that contains the values of both."""
     scale = max(left.scale, right.scale)
     whole = max(left.precision - left.scale, right.precision - right.scale)
-    if whole + scale > MAX_DIGITS:
+    if whole + scale > MAX_DECIMAL_DIGITS:
         raise Unsupported("decimals with more digits than fit")
     return pa.decimal128(whole + scale, scale)
 
