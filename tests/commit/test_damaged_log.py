@@ -64,7 +64,7 @@ def cut_lines(file: Path, left: int) -> None:
 
 
 def flip(file: Path, text: bytes) -> None:
-    """Flip the lowest bit of the byte behind the last place where a text stands."""
+    """Flip the lowest bit of the byte after the last occurrence of a text."""
     content = bytearray(file.read_bytes())
     content[content.rindex(text) + len(text)] ^= 1
     file.write_bytes(content)
@@ -79,7 +79,7 @@ def with_checkpoint(then: Damage) -> Damage:
 
 
 def with_cleaned_checkpoint(then: Damage) -> Damage:
-    """A checkpoint, its history forgotten, and one more append."""
+    """Write a checkpoint, delete its history, and append once more."""
 
     def damage(path: Path) -> None:
         write_checkpoint(path, durable=False)
@@ -91,7 +91,7 @@ def with_cleaned_checkpoint(then: Damage) -> Damage:
 
 
 def with_older_checkpoint(then: Damage) -> Damage:
-    """A cleaned checkpoint at 5, then one at 7; entries 5 to 7 are there."""
+    """Write a cleaned checkpoint at 5, then one at 7; entries 5 to 7 exist."""
 
     def damage(path: Path) -> None:
         write_checkpoint(path, durable=False)
@@ -172,7 +172,7 @@ BROKEN: dict[str, Damage] = {
 
 
 def listing(path: Path) -> dict[str, bytes]:
-    """Return the log as it lies on disk, and the names of all data files."""
+    """Return the log files with their bytes, and the names of all data files."""
     log = {item.name: item.read_bytes() for item in (path / LOG).iterdir()}
     return log | {item.name: b"" for item in (path / "data").iterdir()}
 
@@ -257,7 +257,7 @@ def test_leases_with_a_damaged_entry_are_never_free(tmp_path: Path, loss: str):
     lease = taken(leases_of(root))
     LOSSES[loss](entry(root / "_system" / "leases", 1))
     with refuses(Corruption, Reason.DAMAGED_FILE):
-        leases_of(root).take(COMPACTOR, role=Role.ALL)
+        leases_of(root).acquire(COMPACTOR, role=Role.ALL)
     with refuses(Corruption, Reason.DAMAGED_FILE):
         lease.renew()
 
@@ -292,7 +292,7 @@ def test_an_open_handle_notices_a_broken_entry_too(path: Path, damage: str):
 
 @pytest.mark.parametrize("damage", BROKEN)
 def test_no_checkpoint_is_written_over_a_broken_log(path: Path, damage: str):
-    """A checkpoint over an empty entry would make the loss look like history."""
+    """A checkpoint over an empty entry would turn the loss into history."""
     BROKEN[damage](path)
     before = listing(path)
     assert try_checkpoint_and_clean(path, retention=Retention(hours=0), durable=False, clock=SystemClock()) is not None
@@ -377,10 +377,10 @@ def test_a_damaged_page_of_a_checkpoint_is_not_called_a_log_that_is_cleaned(tmp_
     made.upsert([{"id": "x"}])
     changes = store_of(made).changes
     write_checkpoint(changes.path, durable=False)
-    forget_history(changes.path)  # else it is rebuilt from its entries
+    forget_history(changes.path)  # otherwise it is rebuilt from its entries
     [file] = (changes.path / LOG).glob("*.checkpoint.parquet")
     for checksum in (changes.path / LOG).glob("*.crc32"):
-        checksum.unlink()  # as that of another program
+        checksum.unlink()  # as if another program wrote the checkpoint
     group = pq.read_metadata(file).row_group(0)
     chunks = [group.column(number) for number in range(group.num_columns)]
     [page] = [chunk.data_page_offset for chunk in chunks if chunk.path_in_schema == "txn.version"]
@@ -413,7 +413,10 @@ def test_a_log_that_changes_at_every_attempt_to_open_it_is_busy_and_not_damaged(
 
 
 def test_a_long_log_is_opened_although_delta_rs_lists_it_with_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """So it does beside a busy writer, because reading a directory is not atomic. Up to a known version it has no gaps."""
+    """This also happens beside a busy writer, because reading a directory is not atomic.
+
+    Up to a known version the log has no gaps.
+    """
     path = tmp_path / "table"
     make_table(path, appends=MAX_ENTRIES + 1)
     opened = listed_with_gaps(monkeypatch)
@@ -459,7 +462,7 @@ def test_a_long_log_gets_its_checkpoint_although_delta_rs_lists_it_with_gaps(
 
 
 def listed_with_gaps(patch: pytest.MonkeyPatch) -> list[int | None]:
-    """Let delta-rs fail to open a table's newest version. Return the list of versions that will be requested."""
+    """Make delta-rs fail to open a table's newest version. Return the list of requested versions."""
     opened: list[int | None] = []
 
     def with_gaps(path: Path, version: int | None = None) -> DeltaTable:

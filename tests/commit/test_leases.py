@@ -31,7 +31,7 @@ WAIT_SECONDS = 60.0
 
 
 def wait_for(path: Path) -> str:
-    """Wait until a child has written its word."""
+    """Wait until a child has written its file."""
     end = time.monotonic() + WAIT_SECONDS
     while not path.exists() or not path.read_text():
         assert time.monotonic() < end, f"{path.name} did not come"
@@ -67,7 +67,7 @@ def test_a_killed_holder_is_replaced_at_once_with_a_higher_epoch(tmp_path: Path)
         {"root": str(root), "table": str(table.path), "ready": str(ready), "go": str(go)},
     )
     first = int(wait_for(ready))
-    assert leases_of(root).take(COMPACTOR, role=Role.ALL) is None
+    assert leases_of(root).acquire(COMPACTOR, role=Role.ALL) is None
     child.kill()
     child.wait()
     second = taken(leases_of(root))
@@ -107,7 +107,7 @@ def test_a_holder_that_was_frozen_finds_itself_fenced_out_when_it_wakes(tmp_path
     try:
         leases = leases_of(root)
         end = time.monotonic() + WAIT_SECONDS
-        while (second := leases.take(COMPACTOR, role=Role.ALL)) is None:
+        while (second := leases.acquire(COMPACTOR, role=Role.ALL)) is None:
             assert time.monotonic() < end
             time.sleep(0.05)
         assert second.epoch == first + 1

@@ -1,6 +1,6 @@
 """Days of ingest, late data, deaths, hangs and takeovers, by a seed. Rows are right at every step, small files few.
 
-Run with `-s` to read the figures. The deep ones are more seeds, and weeks.
+Run with `-s` to read the figures. The deep tests use more seeds, and weeks.
 """
 
 import sys
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_CYCLES: Final = 20
-"""Cycles within which a candidate is done: nine lanes take turns, and some cycles die or wait for a holder that hangs."""
+"""Cycles within which a candidate must be done: nine lanes take turns, and some cycles die or wait for a hung owner."""
 MOST_BATCHES: Final = 4 * SETTINGS.fold_batches
-"""The largest backlog: what is written until a fold is due, and while compactors die and hang."""
+"""Limit of the backlog: rows written until a fold is due, and while compactors die and hang."""
 MOST_ROWS_REWRITTEN: Final = 5.0
-"""Rows rewritten for each row written: squashed, folded, brought into its day, and once more with late rows."""
+"""Rows rewritten for each row written: by the squash, the fold, the roll-up into its day, and again with late rows."""
 MOST_BYTES_REWRITTEN: Final = 9.0
-"""The same in bytes: files this small are half footers and bloom filters."""
+"""Bytes rewritten for each byte written: half of such small files is footers and bloom filters."""
 
 
 def simulate(world: World, *, days: int) -> None:
@@ -37,7 +37,7 @@ def simulate(world: World, *, days: int) -> None:
 
 
 def small_files(world: World) -> dict[object, int]:
-    """How many small files each closed day has, those of its hours counted with it."""
+    """Return the number of small files of each closed day, including those of its hours."""
     small = world.tier("daily").small_bytes
     return {
         (name, *place): sum(size < small for size in sizes)
@@ -47,9 +47,9 @@ def small_files(world: World) -> dict[object, int]:
 
 
 def assert_few_small_files(world: World) -> None:
-    """A closed day has as many files as its target size needs, and fewer late ones than its tier waits for.
+    """Check that each closed day has only the files that its target size needs, and fewer late files than its tier waits for.
 
-    As many as it needs: every file but one has at least half of the target size. Late ones go along when they are forced to.
+    Needed files: all but one have at least half of the target size. A forced roll-up includes late files.
     """
     most = world.tier("daily").min_files - 1
     assert {place: count for place, count in small_files(world).items() if count > 1 + most} == {}
@@ -59,7 +59,7 @@ def assert_few_small_files(world: World) -> None:
 
 
 def live_through(world: World, *, days: int) -> None:
-    """Simulate, print the figures, and see that they are bounded."""
+    """Simulate, print the figures, and check their limits."""
     try:
         simulate(world, days=days)
         figures = world.figures

@@ -1,4 +1,4 @@
-"""What the lake of a simulation must say: plain dicts, brought forward by each write in the order of its sequence."""
+"""Expected rows of a simulated lake: plain dicts, updated by each write in the order of its sequence."""
 
 import datetime
 from dataclasses import dataclass, field
@@ -10,31 +10,31 @@ Row = dict[str, Any]
 SUBJECTS: Final = 12
 REGIONS: Final = ("eu", "us")
 LATE_SHARE: Final = 0.2
-"""So many rows come late: by hours mostly, by days some."""
+"""Share of late rows. Most are late by hours, some by days."""
 LATE_HOURS: Final = (10, 10, 10, 60)
 
 
 @dataclass
 class Truth:
-    """The rows that a dataset shows, by their number; the number of a keyed dataset's row is its key."""
+    """Expected rows of a dataset, by their number; in a keyed dataset the number is the key."""
 
     rows: dict[int, Row] = field(default_factory=dict)
 
     def add(self, rows: list[Row]) -> None:
-        """Rows were appended or upserted."""
+        """Add appended or upserted rows."""
         self.rows |= {row["n"]: row for row in rows}
 
     def hide(self, who: str) -> None:
-        """A subject was hidden: all that is there of it, and nothing that comes later."""
+        """Hide a subject: all its rows so far, but no later row."""
         self.rows = {n: row for n, row in self.rows.items() if row["who"] != who}
 
     def drop(self, key: int) -> None:
-        """A key was hidden."""
+        """Remove a hidden key."""
         self.rows.pop(key, None)
 
 
 def event(random: Random, n: int, *, now: datetime.datetime, payload_bytes: int) -> Row:
-    """One event of about now, or a late one."""
+    """Return an event of about now, or a late event."""
     late = random.random() < LATE_SHARE
     minutes = random.randrange(60, 60 * random.choice(LATE_HOURS)) if late else random.randrange(10)
     return {

@@ -1,15 +1,15 @@
-"""A simulated lake: writers, two compactors and their troubles, on a clock that a test holds, with real tables and real jobs.
+"""A simulated lake: writers, two compactors and their faults, on the clock of a test, with real tables and real jobs.
 
 One step is two hours. In each step, in an order that the seed decides:
 
-1. writers append, upsert and hide, each through a lake of its own, some of them dying at a durable step and trying again;
-2. the compactors tick: the lease holder runs one cycle of the real planner. It may die at any durable step of any job,
-   it may hang, be replaced, and go on with its old plan and its old epoch; it may purge;
-3. a reader of its own compares every dataset with the truth.
+1. writers append, upsert and hide, each through its own lake; some die at a durable step and repeat the write;
+2. the compactors tick: the lease holder runs one cycle of the real planner. It may die at any durable step of any job.
+   It may hang, be replaced, and continue with its old plan and its old epoch. It may purge;
+3. a separate reader compares every dataset with the truth.
 
-In between the steps of a job come writers, and rivals: processes that compact the same dataset by request, without the lease.
-The time of day jumps now and then, by hours, forwards and back. The seed leads everything but the names of files, which decide
-only between files of the same age.
+Between the steps of a job writers run, and rivals: processes that compact the same dataset by request, without the lease.
+The time of day sometimes jumps by hours, forwards and back. The seed controls everything except the names of files, which
+only decide between files of the same age.
 
 A death is an uncaught exception: it frees locks as the end of a process does, and leaves all files.
 """
@@ -75,7 +75,7 @@ SETTINGS: Final = Settings(
     ),
 )
 WRITER_SETTINGS: Final = Settings(durable=False, squash_files=0)
-"""Writers squash on a thread of their own, which no seed can lead; here the compactor does it."""
+"""Writers squash on a background thread, which no seed can control; here the compactor squashes."""
 WRITE_STEPS: Final = (
     "upsert.after_stage",
     "commit.before_entry",
@@ -101,7 +101,7 @@ JOB_STEPS: Final = (
     "lease.after_commit",
 )
 QUIET_DAYS: Final = 3
-"""After the last write: every day is closed and quiet, and every tier has looked."""
+"""Days after the last write until every day is closed and quiet, and every tier has planned."""
 MOST_STEPS_TO_REST: Final = 30
 """Cycles within which jobs over the budget, or of a hanging holder, must be done."""
 HANG_CHANCE: Final = 0.1
@@ -117,16 +117,16 @@ BETWEEN: Final = (
     "roll_up.after_write",
     "squash.after_write",
 )
-"""Where writers come in between: a plan is made, its commit is still to come."""
+"""Fail points at which writers run: after the plan, before its commit."""
 
 
 FENCED: Final = frozenset({JobKind.FOLD, JobKind.ROLL_UP})
-"""Work that commits to base."""
+"""Job kinds that commit to base."""
 Name = tuple[str, str, str, object]
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """The end of a simulated process."""
 
 
 def _die(name: str) -> None:
@@ -135,7 +135,7 @@ def _die(name: str) -> None:
 
 @dataclass
 class Figures:
-    """What a simulation counts, to be asserted and printed."""
+    """Counters of a simulation, for assertions and for printing."""
 
     steps: int = 0
     cycles: int = 0
@@ -156,16 +156,16 @@ class Figures:
 
     @property
     def bytes_rewritten(self) -> float:
-        """Write amplification: bytes that compactions wrote for each byte that a writer wrote."""
+        """Write amplification: bytes written by compactions per byte written by writers."""
         return self.rewritten_bytes / max(1, self.ingested_bytes)
 
     @property
     def rows_rewritten(self) -> float:
-        """The same, in rows."""
+        """Write amplification in rows."""
         return self.rewritten_rows / max(1, self.ingested_rows)
 
     def summary(self) -> str:
-        """The figures for people."""
+        """Return the figures as text."""
         return (
             f"{self.steps} steps, {self.cycles} cycles, jobs {dict(self.jobs)}, refused {dict(self.refused)}, "
             f"deaths {self.deaths.total()}, hangs {self.hangs}, takeovers {self.takeovers}, purges {self.purges}, "
@@ -181,14 +181,14 @@ class World:
 
     def __init__(self, path: Path, *, seed: int, spark: "SparkSession") -> None:
         self.path = path
-        self.random = Random(seed)  # to be repeated, not to be secret
+        self.random = Random(seed)  # repeatable, not secret
         self.clock = FakeClock()
         self.spark = spark
         self.truth = {name: Truth() for name in (*LOGS, PEOPLE)}
         self.figures = Figures()
         self.tiers = tiers_from_text(SETTINGS.tiers)
         self.waiting: dict[Name, int] = {}
-        """Since which cycle a candidate could have been done."""
+        """First cycle in which a candidate could have been done."""
         self._number = 0
         self._known: dict[str, set[str]] = {}
         with self.lake(WRITER_SETTINGS) as lake:
@@ -200,11 +200,11 @@ class World:
         self._reader = self.lake(WRITER_SETTINGS)
 
     def lake(self, settings: Settings) -> Lake:
-        """Open the lake as another process would."""
+        """Open the lake as another process does."""
         return Lake.open(self.path, settings=settings, spark=self.spark, clock=self.clock)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all lakes and compactors."""
         for compactor in self.compactors:
             compactor.end()
         for lake in (*self._writers, self._reader):
@@ -213,7 +213,7 @@ class World:
     # ---- a step --------------------------------------------------------------------------------------------------
 
     def step(self, *, writing: bool = True, trouble: bool = True, **passed: float) -> None:
-        """Let time pass, and each process take a step."""
+        """Advance the clock, and run one step of each process."""
         self.clock.pass_time(**(passed or {"hours": STEP_HOURS}))
         if trouble and self.random.random() < JUMP_CHANCE:
             self.clock.jump(hours=self.random.choice((-JUMP_HOURS, JUMP_HOURS)))
@@ -228,7 +228,7 @@ class World:
         self.check()
 
     def write(self) -> None:
-        """One write of one writer; it may die on the way, and another one tries again."""
+        """Do one write of one writer; it may die during the write, and another writer repeats it."""
         name = self.random.choice((CLICKS, CLICKS, CALLS, CALLS, PEOPLE))
         act = self._drawn(name)
         writer = self.random.randrange(WRITERS)
@@ -242,7 +242,7 @@ class World:
             act(self._writers[writer].dataset(name))
 
     def _drawn(self, name: str) -> "Callable[[Dataset], None]":
-        """A write that can be repeated: the producer's number makes it happen once, and the truth learns it last."""
+        """Return a repeatable write: the producer's sequence applies it once, and the truth is updated last."""
         if self.random.random() < HIDE_CHANCE:
             return self._hide(name)
         rows, once = self._rows(name, self.random.randrange(1, 9)), self._once()
@@ -275,7 +275,7 @@ class World:
         now, size = self.clock.now() - timedelta(minutes=self.random.randrange(60 * STEP_HOURS)), PAYLOAD_BYTES[name]
         return [event(self.random, n, now=now, payload_bytes=size) for n in numbers]
 
-    # ---- trouble -------------------------------------------------------------------------------------------------
+    # ---- faults --------------------------------------------------------------------------------------------------
 
     def _tick(self, compactor: "Compactor", *, trouble: bool) -> None:
         try:
@@ -290,7 +290,7 @@ class World:
             self.compactors[self.compactors.index(compactor)] = Compactor(self)
 
     def settle(self) -> None:
-        """Let days pass in peace after the last write, until nothing is left to do."""
+        """Run days without writes or faults after the last write, until no job is left."""
         for _ in range(4 * QUIET_DAYS):
             self.step(writing=False, trouble=False, hours=24 / 4)
         for _ in range(MOST_STEPS_TO_REST):
@@ -333,10 +333,10 @@ class World:
         rival.end()
         self.figures.rivals += 1
 
-    # ---- what must hold ------------------------------------------------------------------------------------------
+    # ---- invariants ----------------------------------------------------------------------------------------------
 
     def check(self, *, whole: bool = False) -> None:
-        """Every dataset shows what it must: each row once, with what was written."""
+        """Check that every dataset has its expected rows: each row once, with its written values."""
         for name, truth in self.truth.items():
             shown = self._reader.dataset(name).to_arrow()
             numbers = sorted(shown.column("n").to_pylist())
@@ -347,7 +347,7 @@ class World:
             self.figures.largest_backlog = max(self.figures.largest_backlog, backlog.sequence - backlog.watermark)
 
     def on_spark(self) -> None:
-        """Spark says the same."""
+        """Check the same on Spark."""
         for name, truth in self.truth.items():
             numbers = [row["n"] for row in self._reader.dataset(name).read().select("n").collect()]
             assert sorted(numbers) == sorted(truth.rows)
@@ -356,7 +356,7 @@ class World:
         return store_of(self._reader.dataset(name))
 
     def files(self, name: str, into: Granularity) -> dict[tuple[str, str | None], list[int]]:
-        """The sizes of base's files, by the period that they belong into and their region, for periods that are over."""
+        """Return the sizes of base's files by period and region, for closed periods."""
         found: dict[tuple[str, str | None], list[int]] = {}
         for file in self._store(name).snapshot().base.files:
             period = file.partition[PERIOD] or ""
@@ -366,7 +366,7 @@ class World:
         return found
 
     def tier(self, name: str) -> Tier:
-        """A tier by its name."""
+        """Return a tier by its name."""
         return next(tier for tier in self.tiers if tier.name == name)
 
     # ---- counting ------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class World:
         self.figures.ingested_rows += file.rows
 
     def count_rewritten(self, name: str) -> None:
-        """Count what was written since the last time; nothing disappears but by a job."""
+        """Count rewrites since the last call; only jobs remove files."""
         for kind in ("changes", "base"):
             for file in self._new(kind, name):
                 if kind == "changes" and not is_squashed(file.path):
@@ -407,14 +407,14 @@ class Compactor:
         self._epoch_before = 0
 
     def end(self) -> None:
-        """End as a process ends: its lock is free, its row stays."""
+        """End as a process ends: its lock is free, its lease row is unchanged."""
         if self._lease is not None:
             release_liveness_lock(liveness_lock_of(self._lease))
         self._lease = None
         self._lake.close()
 
     def tick(self, *, trouble: bool) -> None:
-        """Run a cycle if the lease is ours or can be had; one that hung first goes on where it was."""
+        """Run a cycle if this process holds or can acquire the lease; after a hang, continue the old plan."""
         if self._hangs_for:
             self._hangs_for -= 1
             return
@@ -427,7 +427,7 @@ class Compactor:
             return
         self._world.figures.cycles += 1
         highest = max(self._store(name).snapshot().epoch for name in (*LOGS, PEOPLE))
-        if highest > lease.epoch:  # a purge raised it; what was planned before stays fenced out
+        if highest > lease.epoch:  # a purge raised it; the earlier plan stays fenced
             lease.advance(above=highest)
         self._record_starvation(planned := self._plan())
         if trouble and planned.jobs and self._world.random.random() < HANG_CHANCE:
@@ -456,7 +456,7 @@ class Compactor:
                 self._lease.release()
                 self._lease = None
         if self._lease is None:
-            self._lease = self._leases.take(COMPACTOR, role=Role.COMPACTOR)
+            self._lease = self._leases.acquire(COMPACTOR, role=Role.COMPACTOR)
             self._world.figures.takeovers += self._lease is not None and self._lease.taken_from is not None
         return self._lease
 
@@ -466,7 +466,7 @@ class Compactor:
         return plan(inputs, SETTINGS, self._world.clock.now())
 
     def force(self) -> int:
-        """Run a cycle that does without thresholds, if the lease is ours; return how many jobs it had."""
+        """Run a cycle without thresholds, if this process holds the lease; return its number of jobs."""
         lease = self._held()
         if lease is None:
             return 0
@@ -475,11 +475,11 @@ class Compactor:
         return len([job for job in planned.jobs if job.kind is not JobKind.VACUUM])
 
     def jobs(self) -> int:
-        """How many jobs a cycle would have now."""
+        """Return the number of jobs of a cycle now."""
         return len([job for job in self._plan().jobs if job.kind is not JobKind.VACUUM])
 
     def intrude(self, name: str, work: str) -> None:
-        """Do what there is of a kind of job in one dataset, without the lease and below all thresholds."""
+        """Run all jobs of a kind in one dataset, without the lease and below all thresholds."""
         tables = [table_state(self._store(name), tiers=self._world.tiers)]
         inputs = Inputs(tables=tables, only=frozenset({work}), force=True)
         planned = plan(inputs, SETTINGS, self._world.clock.now())
@@ -487,7 +487,7 @@ class Compactor:
         run_cycle(planned, runner, subscribers=[self.on_event])
 
     def _record_starvation(self, planned: Plan) -> None:
-        """Note since when each candidate that could be done waits: those of this cycle, and those over its budget."""
+        """Record how long each candidate has waited: those of this cycle, and those over its budget."""
         waiting, figures = self._world.waiting, self._world.figures
         due = {
             _name(job) for job in (*planned.jobs, *planned.left_out) if job.planned or "over the budget" in job.reason
@@ -508,7 +508,7 @@ class Compactor:
     # ---- events of a cycle -----------------------------------------------------------------------------------------
 
     def on_event(self, event: CompactionEvent) -> None:
-        """Follow the jobs of a cycle."""
+        """Handle the events of a cycle."""
         match event:
             case JobBegan(job=job):
                 self.job_began(job)
@@ -518,12 +518,12 @@ class Compactor:
                 pass
 
     def job_began(self, job: Job) -> None:
-        """Remember which epoch has committed there."""
+        """Record the epoch that has committed to the dataset."""
         self._world.count_rewritten(job.spec.dataset)
         self._epoch_before = self._store(job.spec.dataset).snapshot().epoch
 
     def job_ended(self, job: Job, result: JobResult) -> None:
-        """Count it; what was planned before another holder committed must not have landed."""
+        """Count a job; a plan older than another holder's commit must not have landed."""
         self._world.count_rewritten(job.spec.dataset)
         if result.error is None:
             self._world.figures.jobs[result.lane] += 1

@@ -21,20 +21,20 @@ TRY_SECONDS: Final = 30.0
 
 
 def lake_at(root: Path) -> Path:
-    """Make a lake with one dataset, so that there is a lake at all."""
+    """Create a lake with one dataset."""
     with Lake.open(root, settings=FAST) as lake:
         lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
     return root
 
 
 def leases_of(root: Path, *, clock: Clock | None = None, settings: Settings = FAST) -> Leases:
-    """Return leases as another process would have them."""
+    """Return leases as another process has them."""
     return Leases(Layout.at(root), settings, clock or SystemClock())
 
 
 def taken(leases: Leases, *, ttl_seconds: float = 60.0) -> Lease:
-    """Take the compactor's lease, which must be free."""
-    lease = leases.take(COMPACTOR, role=Role.ALL, ttl_seconds=ttl_seconds)
+    """Acquire the compactor's lease, which must be free."""
+    lease = leases.acquire(COMPACTOR, role=Role.ALL, ttl_seconds=ttl_seconds)
     assert lease is not None
     return lease
 
@@ -49,8 +49,8 @@ def commit_with(table: Table, epoch: int) -> int:
 
 
 def take_in_process(root: Path, tried: Path, number: int, processes: int) -> int:
-    """Acquire the lease and hold it until all processes have tried; return the epoch, 0 if it was not free."""
-    lease = leases_of(root).take(COMPACTOR, role=Role.ALL)
+    """Acquire the lease and hold it until all processes have tried; return the epoch, 0 if the lease was not free."""
+    lease = leases_of(root).acquire(COMPACTOR, role=Role.ALL)
     (tried / str(number)).touch()
     end = time.monotonic() + TRY_SECONDS
     while lease is not None and len(list(tried.iterdir())) < processes and time.monotonic() < end:
@@ -62,11 +62,11 @@ def take_in_process(root: Path, tried: Path, number: int, processes: int) -> int
 
 
 def take_turns_for(root: Path, seconds: float) -> list[tuple[int, float, float]]:
-    """Take, hold and release over and over; return (epoch, from, until) of each time, by the clock all processes share."""
-    leases, found = leases_of(root), []
+    """Acquire, hold and release repeatedly; return (epoch, from, until) of each time, by the processes' common clock."""
+    leases, turns = leases_of(root), []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        lease = leases.take(COMPACTOR, role=Role.ALL)
+        lease = leases.acquire(COMPACTOR, role=Role.ALL)
         if lease is None:
             time.sleep(0.002)
             continue
@@ -75,12 +75,12 @@ def take_turns_for(root: Path, seconds: float) -> list[tuple[int, float, float]]
         lease.check()
         ended = time.monotonic()
         lease.release()
-        found.append((lease.epoch, began, ended))
-    return found
+        turns.append((lease.epoch, began, ended))
+    return turns
 
 
 def operate(root: str, operation: str) -> int:
-    """Take, renew or release: what a crash test interrupts."""
+    """Acquire, renew or release: the operations that crash tests interrupt."""
     lease = taken(leases_of(Path(root)))
     if operation == "renew":
         lease.renew()
@@ -90,7 +90,7 @@ def operate(root: str, operation: str) -> int:
 
 
 def schedule_until_killed(root: str, ready: str) -> None:
-    """Run a scheduler whose only work says that it runs and goes on until the process is killed."""
+    """Run a scheduler whose only task reports its start and runs until the process is killed."""
 
     def work(run: TaskContext) -> None:
         Path(ready).write_text(str(run.lease.epoch))
@@ -105,7 +105,7 @@ def schedule_until_killed(root: str, ready: str) -> None:
 
 
 def hold_and_commit(root: str, table: str, ready: str, go: str, ttl_seconds: float = 60.0) -> dict[str, Any]:
-    """Take the lease, commit with its epoch, wait until `go` is there, and try to commit again."""
+    """Acquire the lease, commit with its epoch, wait until `go` exists, and try to commit again."""
     lease = taken(leases_of(Path(root)), ttl_seconds=ttl_seconds)
     target = open_table(Path(table))
     commit_with(target, lease.epoch)

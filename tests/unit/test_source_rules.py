@@ -63,7 +63,7 @@ def calls() -> Iterator[tuple[str, str, ast.Attribute, ast.AST]]:
 
 
 def is_arrow(value: ast.AST) -> bool:
-    """`table.take(...)` of Arrow, not of Spark: our names for Arrow tables."""
+    """True for `table.take(...)` of Arrow, as opposed to Spark: recognized by our names for Arrow tables."""
     return isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in {
         "rows",
         "table",
@@ -72,19 +72,11 @@ def is_arrow(value: ast.AST) -> bool:
     }
 
 
-def is_lease(node: ast.Attribute) -> bool:
-    """`leases.take(...)` takes a lease, no rows."""
-    return node.attr == "take" and ast.unparse(node.value) in {"self", "self._leases"}
-
-
 def test_user_rows_are_collected_only_where_a_user_requests_them() -> None:
     found = {
         (module, function)
         for module, function, node, value in calls()
-        if node.attr in COLLECTING
-        and not is_arrow(value)
-        and not is_lease(node)
-        and not module.startswith(("cli/", "demo"))
+        if node.attr in COLLECTING and not is_arrow(value) and not module.startswith(("cli/", "demo"))
     }
     assert found <= set(MAY_COLLECT), found - set(MAY_COLLECT)
     assert found, "the rule finds nothing, so it can protect nothing"
@@ -153,7 +145,7 @@ def test_only_one_test_module_reaches_behind_public_names() -> None:
     assert PRIVATE.search((TESTS / "support" / "internals.py").read_text())
 
 
-# ---- the words of errors -------------------------------------------------------------------------------------------
+# ---- texts of errors -----------------------------------------------------------------------------------------------
 
 MAY_READ_WORDS = {
     ("spark/errors.py", "is_missing_file"): "Spark's and Delta's words",
@@ -189,7 +181,7 @@ def error_names(function: ast.AST) -> set[str]:
 
 
 def holds_error_text(node: ast.AST, names: set[str], texts: set[str]) -> bool:
-    """True if an expression has the words of an exception in it: `str(error)`, `f"{error}"`, `error.args`, or a name for one."""
+    """True if an expression contains the text of an exception: `str(error)`, `f"{error}"`, `error.args`, or a name for one."""
     for one in ast.walk(node) if names else ():
         match one:
             case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Name(id=name)]) if name in names:
@@ -204,7 +196,7 @@ def holds_error_text(node: ast.AST, names: set[str], texts: set[str]) -> bool:
 
 
 def text_names(function: ast.AST, names: set[str]) -> set[str]:
-    """Return the names in a function that hold the words of an exception, or parts of them."""
+    """Return the names in a function that hold the text of an exception, or parts of it."""
     texts: set[str] = set()
     while names:
         before = len(texts)
@@ -226,7 +218,7 @@ def text_names(function: ast.AST, names: set[str]) -> set[str]:
 
 
 def decisions_by_text(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each place where the words of an exception, or a literal of several words, are searched or compared."""
+    """Yield each place that searches or compares the text of an exception, or a literal of several words."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -254,7 +246,7 @@ def decisions_by_text(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_nothing_decides_by_the_text_of_our_own_errors() -> None:
-    """Messages are for people and may be reworded: programs go by the type, the kind and the reason of an error."""
+    """Messages are for people and may be reworded. Programs use the type, the kind and the reason of an error."""
     found = {
         (path.relative_to(SOURCE).as_posix(), function): code
         for path in sorted(SOURCE.rglob("*.py"))
@@ -283,7 +275,7 @@ def test_a_decision_by_the_text_of_an_error_is_found(code: str) -> None:
 
 
 def test_only_foreign_errors_are_classified_by_their_text() -> None:
-    """`evidence_of` leaves the words of our own errors out, so nothing else may put words into evidence."""
+    """`evidence_of` omits the texts of our own errors, so no other function may add text to evidence."""
     makers = [
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "FailureEvidence(" in path.read_text()
     ]

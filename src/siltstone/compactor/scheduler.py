@@ -141,7 +141,9 @@ class Scheduler:
             )
             cycle = ended()
         if cycle is None:
-            raise Unavailable(f"Cycle {number} has not ended within {seconds:g} seconds.")
+            raise Unavailable(
+                f"Cycle {number} has not ended within {seconds:g} seconds. Wait again; silt compactor status shows its tasks."
+            )
         return cycle
 
     def replace_tasks(self, tasks: Iterable[ScheduledTask]) -> None:
@@ -369,7 +371,7 @@ class Scheduler:
             lease.release()
 
     def _acquire(self) -> None:
-        lease = self._leases.take(COMPACTOR, role=self._settings.role)
+        lease = self._leases.acquire(COMPACTOR, role=self._settings.role)
         if lease is None:
             row = self._leases.row(COMPACTOR)
             self._standby_reason = f"{row.described()} holds the lease" if row else "another process was quicker"

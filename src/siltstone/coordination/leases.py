@@ -4,7 +4,7 @@ Terms. A lease has a *name* and an *epoch*, a number that rises whenever the lea
 time until which it was renewed. The rows are a Delta table of the lake, ``_system/leases``, with one live file for each name.
 The app transaction ("lease/<name>", epoch) of that table decides: exactly one of several processes acquires it.
 
-Flow of `Leases.take`:
+Flow of `Leases.acquire`:
 
 1. read the row and determine the state of its holder (`lease_state`): a live holder wins;
 2. acquire a liveness lock under a fresh id, because later readers of our row must see a live holder;
@@ -18,14 +18,15 @@ A renewal and a release do steps 3 to 5 with the same epoch. They do so only whi
 When a holder counts as dead. On this machine the liveness lock shows it at once. A holder on another machine is expired
 in two cases. *We* have seen its row unchanged for its lifetime by our own monotonic clock. Or its end has passed by a
 margin of our time of day. This is for a process that has just started and has not seen the row before. A clock that
-jumps can make us acquire a lease from a live holder. That only costs work, because of the
+jumps can make us acquire a lease from a live holder. That only costs work: the epoch protects the data.
 
 Invariant. The lease saves work; the epoch protects the data. Every commit of a job carries the epoch of its lease. The commit
 path refuses it with Fenced if a higher epoch has committed.
 
 A crash before step 4 leaves a file that no log names. After step 4 the lease is acquired, by a holder whose liveness lock is
-free. A crash before step 5 leaves a file that the log no longer names. `take` deletes such files. A table that cannot be read is
-an error, never a free lease. There is deliberately no way to acquire a lease by force. To stop a live holder, end its process.
+free. A crash before step 5 leaves a file that the log no longer names. `acquire` deletes such files. A table that cannot be
+read is an error, never a free lease. There is deliberately no way to acquire a lease by force. To stop a live holder, end
+its process.
 """
 
 import datetime
@@ -84,7 +85,7 @@ class Leases:
         cached = self._table.read(_check_name(name))
         return cached.row if cached is not None and self._state(cached) is LeaseState.HELD else None
 
-    def take(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease | None":
+    def acquire(self, name: str, *, role: Role, ttl_seconds: float | None = None) -> "Lease | None":
         """Acquire the lease if it is available; None if a live holder has it, or another process acquired it first.
 
         The lease must be renewed: use it as a context manager, or call `Lease.renew`.
@@ -95,7 +96,7 @@ class Leases:
             Unavailable: the table cannot be read or written now.
             Corruption: the table is damaged.
         """
-        check_may_compact(role, doing=f"take the lease {_check_name(name)!r}")
+        check_may_compact(role, doing=f"acquire the lease {_check_name(name)!r}")
         ttl = self._settings.lease_seconds if ttl_seconds is None else ttl_seconds
         if not 0 < ttl <= LONGEST_SECONDS:
             raise InvalidRequest(f"A lease lasts more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, not {ttl!r}.")

@@ -82,7 +82,7 @@ def test_the_progress_of_a_backup_has_the_units_of_all_other_output(root: Path, 
     assert [text for text in copied if not text.endswith((" KB copied", " B copied"))] == []
 
 
-# ---- what comes back ---------------------------------------------------------------------------------------------
+# ---- restored contents -----------------------------------------------------------------------------------------------
 
 
 def test_a_restored_lake_has_its_rows_and_accepts_writes(root: Path, to: Path, tmp_path: Path):
@@ -154,7 +154,7 @@ def test_a_log_is_copied_with_foreign_entries_since_our_last_commit(root: Path, 
 def test_a_base_that_is_ahead_of_its_changes_is_not_copied(
     root: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A write and a fold between the two pins: the pair would give out a sequence twice."""
+    """A write and a fold between the two pins: the pair would use a sequence twice."""
     store = store_of(people(root))
     pin, done = store.base.pin, list[int]()
 
@@ -304,10 +304,10 @@ def test_a_backup_with_a_flipped_bit_is_refused_by_name(root: Path, to: Path, tm
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     with refused(Corruption, Reason.DAMAGED_FILE, "/changes/data/"):
         Lake.restore(to, tmp_path / "new", dry_run=True, settings=FAST)
-    assert opened(root).backup(to).files_copied == 0  # by their sizes all are there
+    assert opened(root).backup(to).files_copied == 0  # by size, all files are complete
     with refused(Corruption, Reason.DAMAGED_FILE, "/changes/data/"):
         restored(to, tmp_path / "new")
-    assert opened(root).backup(to, verify="full").files_copied == 1  # the lake has the sound file
+    assert opened(root).backup(to, verify="full").files_copied == 1  # the lake has the intact file
     assert held(restored(to, tmp_path / "new")) == (20, expected(20))
 
 
@@ -395,7 +395,7 @@ def test_a_damaged_manifest_is_refused(root: Path, to: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        (1, {"sha256": "/dev/zero", "size_bytes": 0}),  # was read without end
+        (1, {"sha256": "/dev/zero", "size_bytes": 0}),  # it was read without a limit
         (1, {"sha256": 5}),
         (1, {"path": 5}),
         (1, {"modified_ns": "x"}),
@@ -576,7 +576,7 @@ def test_a_restore_to_the_same_path_fences_earlier_jobs_and_followers(root: Path
     with pytest.raises(Fenced):
         store.base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=epoch + 1000))
     with opened(root) as again:
-        lease = Leases(Layout.at(root), FAST, clock_of(again)).take(COMPACTOR, role=FAST.role)
+        lease = Leases(Layout.at(root), FAST, clock_of(again)).acquire(COMPACTOR, role=FAST.role)
         assert lease is not None
         lease.advance(above=again.maintenance.highest_epoch([NAME]))
         assert lease.row.epoch > after.epoch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.config import Role, Settings
-from siltstone.coordination import leases as module
+from siltstone.coordination import leases as leases_module
 from siltstone.coordination.leases import COMPACTOR, Lease
 from siltstone.delta.checkpoints import forget_history, write_checkpoint
 from siltstone.delta.layout import LOG, Layout
@@ -42,16 +42,16 @@ def clock() -> FakeClock:
 def elsewhere(lake: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Lease:
     """A lease whose holder is on another machine: its liveness lock is not visible here."""
     with monkeypatch.context() as patched:
-        patched.setattr(module, "machine", lambda: ELSEWHERE)
+        patched.setattr(leases_module, "machine", lambda: ELSEWHERE)
         return taken(leases_of(lake, clock=clock), ttl_seconds=TTL)
 
 
 def dead(lease: Lease) -> None:
-    """Let a holder die: its liveness lock is free, its row is unchanged."""
+    """Make a holder dead: its liveness lock is free, its row is unchanged."""
     liveness_lock_of(lease).close()
 
 
-# ---- the rules, pure -------------------------------------------------------------------------------------------------
+# ---- the rules as pure functions -------------------------------------------------------------------------------------
 
 
 def row(**given: object) -> LeaseRow:
@@ -101,7 +101,7 @@ def test_the_state_of_a_lease(
     assert lease_state(found, unchanged_seconds=unchanged, now=now, present=present) is expected
 
 
-# ---- taking, renewing, releasing -------------------------------------------------------------------------------------
+# ---- acquire, renew, release ---------------------------------------------------------------------------------------
 
 
 def test_a_free_lease_is_acquired_and_its_row_names_the_holder(lake: Path, clock: FakeClock):
@@ -118,7 +118,7 @@ def test_a_free_lease_is_acquired_and_its_row_names_the_holder(lake: Path, clock
 
 def test_a_held_lease_cannot_be_acquired(lake: Path):
     with taken(leases_of(lake)) as lease:
-        assert leases_of(lake).take(COMPACTOR, role=Role.ALL) is None
+        assert leases_of(lake).acquire(COMPACTOR, role=Role.ALL) is None
         row = leases_of(lake).row(COMPACTOR)
         assert row is not None
         assert f"process {lease.row.pid} on " in row.described()
@@ -128,7 +128,7 @@ def test_a_held_lease_cannot_be_acquired(lake: Path):
 
 def test_two_names_are_two_leases(lake: Path):
     leases = leases_of(lake)
-    one, other = (leases.take(name, role=Role.ALL) for name in ("compactor", "other"))
+    one, other = (leases.acquire(name, role=Role.ALL) for name in ("compactor", "other"))
     assert one is not None
     assert other is not None
     assert (one.epoch, other.epoch) == (1, 1)
@@ -246,15 +246,15 @@ def test_old_files_of_crashed_holders_are_swept(lake: Path, clock: FakeClock):
     assert [path.name.split(".")[0] for path in data.iterdir()] == [taken_now.row.holder]
 
 
-def _released(lake: Path, clock: FakeClock) -> module.Leases:
-    """Wait until the holder has not renewed the lease for its lifetime."""
+def _released(lake: Path, clock: FakeClock) -> leases_module.Leases:
+    """Pass the lifetime of the lease without a renewal by the holder."""
     leases = leases_of(lake, clock=clock)
     leases.row(COMPACTOR)
     clock.pass_time(seconds=TTL)
     return leases
 
 
-# ---- the dead and the silent -----------------------------------------------------------------------------------------
+# ---- dead and silent holders -----------------------------------------------------------------------------------------
 
 
 def test_a_dead_holder_on_this_machine_is_replaced_at_once(lake: Path, clock: FakeClock):
@@ -271,11 +271,11 @@ def test_a_dead_holder_on_this_machine_is_replaced_at_once(lake: Path, clock: Fa
 
 
 def test_a_silent_holder_elsewhere_is_replaced_after_its_time_by_our_clock(lake: Path, elsewhere: Lease):
-    ours = FakeClock(START - datetime.timedelta(days=400))  # the clocks do not agree at all
+    ours = FakeClock(START - datetime.timedelta(days=400))  # the clocks differ by more than a year
     leases = leases_of(lake, clock=ours)
-    assert leases.take(COMPACTOR, role=Role.ALL) is None
+    assert leases.acquire(COMPACTOR, role=Role.ALL) is None
     ours.pass_time(seconds=TTL - 1)
-    assert leases.take(COMPACTOR, role=Role.ALL) is None
+    assert leases.acquire(COMPACTOR, role=Role.ALL) is None
     ours.pass_time(seconds=1)
     assert taken(leases).epoch == 2
     with pytest.raises(Fenced):
@@ -286,7 +286,7 @@ def test_a_holder_elsewhere_that_renews_is_never_replaced(lake: Path, clock: Fak
     ours = FakeClock(START - datetime.timedelta(days=400))
     leases = leases_of(lake, clock=ours)
     for _ in range(20):
-        assert leases.take(COMPACTOR, role=Role.ALL) is None
+        assert leases.acquire(COMPACTOR, role=Role.ALL) is None
         for passing in (ours, clock):
             passing.pass_time(seconds=TTL / 2)
         elsewhere.renew()
@@ -297,7 +297,7 @@ def test_a_process_that_has_watched_nothing_replaces_a_holder_whose_end_is_long_
     lake: Path, clock: FakeClock, elsewhere: Lease
 ):
     clock.pass_time(seconds=TTL + MARGIN_SECONDS)
-    assert leases_of(lake, clock=clock).take(COMPACTOR, role=Role.ALL) is None
+    assert leases_of(lake, clock=clock).acquire(COMPACTOR, role=Role.ALL) is None
     clock.pass_time(seconds=1)
     assert taken(leases_of(lake, clock=clock)).taken_from == elsewhere.row
 
@@ -314,7 +314,7 @@ def test_a_holder_on_this_machine_that_hangs_is_replaced_after_its_time(lake: Pa
 def test_a_clock_that_jumps_takes_nothing_from_a_live_holder_on_this_machine(lake: Path, clock: FakeClock, days: int):
     lease = taken(leases_of(lake, clock=clock))
     clock.jump(days=days)
-    assert leases_of(lake, clock=clock).take(COMPACTOR, role=Role.ALL) is None
+    assert leases_of(lake, clock=clock).acquire(COMPACTOR, role=Role.ALL) is None
     lease.renew()
     lease.check()
 
@@ -348,7 +348,7 @@ def test_a_holder_that_renews_between_check_and_takeover_keeps_its_lease(lake: P
             elsewhere.renew()
 
     with arm("lease.after_stage", renewed):
-        assert leases.take(COMPACTOR, role=Role.ALL) is None
+        assert leases.acquire(COMPACTOR, role=Role.ALL) is None
     elsewhere.check()
     assert len(list((lake / "_system" / "leases" / "data").iterdir())) == 1
 
@@ -380,7 +380,10 @@ def may_commit(table: Table, lease: Lease) -> bool:
 def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_their_order(
     lake: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Three machines take, renew, die, sleep, commit and have their clocks set; each epoch has one holder, and none returns."""
+    """Three machines acquire, renew, die, sleep, commit and set their clocks.
+
+    Each epoch has one holder, and no epoch returns.
+    """
     draw = random.Random(seed)
     clocks = [FakeClock(START + datetime.timedelta(days=draw.randint(-3, 3))) for _ in range(3)]
     leases = [leases_of(lake, clock=clock) for clock in clocks]
@@ -388,16 +391,16 @@ def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_thei
     table, committed = make_table(tmp_path / "t"), []
     for _ in range(250):
         who = draw.randrange(3)
-        monkeypatch.setattr(module, "machine", lambda who=who: f"machine {who}")
+        monkeypatch.setattr(leases_module, "machine", lambda who=who: f"machine {who}")
         match draw.choice(["take", "take", "renew", "commit", "commit", "die", "time", "time", "jump"]):
             case "take":
-                if (lease := leases[who].take(COMPACTOR, role=Role.ALL, ttl_seconds=TTL)) is not None:
+                if (lease := leases[who].acquire(COMPACTOR, role=Role.ALL, ttl_seconds=TTL)) is not None:
                     held.append((who, lease))
             case "renew" if held:
                 with contextlib.suppress(Fenced):
                     draw.choice(held)[1].renew()
             case "commit" if held:
-                who, lease = draw.choice(held)  # also one that does not know yet that it was replaced
+                who, lease = draw.choice(held)  # also a holder that is not yet aware of its replacement
                 committed.append((lease.epoch, lease.row.holder, may_commit(table, lease)))
             case "die" if held and draw.random() < 0.3:
                 dead(held.pop(draw.randrange(len(held)))[1])
@@ -415,7 +418,7 @@ def test_in_any_history_of_takers_with_clocks_of_their_own_epochs_commit_in_thei
     assert not all(landed for _, _, landed in committed), "at least one commit must have been fenced"
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_renewal_whose_answer_is_lost_keeps_the_lease(lake: Path):
@@ -445,25 +448,25 @@ def test_an_acquisition_that_could_not_be_synced_holds_if_it_is_in_the_table(
 
 def test_a_reader_cannot_acquire_a_lease(lake: Path):
     with refused(InvalidRequest, None, "'reader'", "'compactor'"):
-        leases_of(lake).take(COMPACTOR, role=Role.READER)
+        leases_of(lake).acquire(COMPACTOR, role=Role.READER)
     assert not (lake / "_system" / "leases").exists()
 
 
 @pytest.mark.parametrize("name", ["", "Compactor", "a b", "../x", "x" * 101])
 def test_an_invalid_lease_name_is_refused(lake: Path, name: str):
     with pytest.raises(InvalidRequest, match=re.escape(repr(name))):
-        leases_of(lake).take(name, role=Role.ALL)
+        leases_of(lake).acquire(name, role=Role.ALL)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e9])
 def test_an_invalid_lifetime_is_refused(lake: Path, seconds: float):
     with pytest.raises(InvalidRequest):
-        leases_of(lake).take(COMPACTOR, role=Role.ALL, ttl_seconds=seconds)
+        leases_of(lake).acquire(COMPACTOR, role=Role.ALL, ttl_seconds=seconds)
 
 
 def test_a_lease_without_a_lake_is_refused(tmp_path: Path):
     with pytest.raises(NotFound, match="mistyped"):
-        leases_of(tmp_path / "mistyped").take(COMPACTOR, role=Role.ALL)
+        leases_of(tmp_path / "mistyped").acquire(COMPACTOR, role=Role.ALL)
     assert not (tmp_path / "mistyped").exists()
 
 
@@ -493,13 +496,13 @@ def test_a_table_that_cannot_be_read_is_an_error_and_no_free_lease(lake: Path, d
         with pytest.raises((Corruption, Unavailable)):
             getattr(leases_of(lake), call)(COMPACTOR)
     with pytest.raises((Corruption, Unavailable)):
-        leases_of(lake).take(COMPACTOR, role=Role.ALL)
+        leases_of(lake).acquire(COMPACTOR, role=Role.ALL)
 
 
 def test_a_file_at_the_path_of_the_table_is_an_error(lake: Path):
     (lake / "_system" / "leases").write_text("no table")
     with pytest.raises((Corruption, Unavailable)):
-        leases_of(lake).take(COMPACTOR, role=Role.ALL)
+        leases_of(lake).acquire(COMPACTOR, role=Role.ALL)
 
 
 def test_a_table_that_is_deleted_under_its_holder_is_an_error_for_it(lake: Path):
@@ -521,6 +524,6 @@ def test_the_epoch_outlives_checkpoints_and_cleaning(lake: Path):
 
 
 def test_the_time_of_a_lease_comes_from_the_settings(lake: Path):
-    lease = leases_of(lake, settings=Settings(durable=False, lease_seconds=7)).take(COMPACTOR, role=Role.ALL)
+    lease = leases_of(lake, settings=Settings(durable=False, lease_seconds=7)).acquire(COMPACTOR, role=Role.ALL)
     assert lease is not None
     assert lease.row.ttl_seconds == 7

@@ -91,7 +91,7 @@ def test_a_sweep_deletes_locks_of_dead_owners_only(tmp_path: Path):
 def test_a_sweep_between_creating_and_locking_a_file_does_not_hide_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The file exists for a moment without its lock, and looks dead."""
+    """The file exists for a moment without its lock. In that moment its owner looks dead."""
     real = fcntl.flock
     swept: list[int] = []
 
@@ -108,7 +108,7 @@ def test_a_sweep_between_creating_and_locking_a_file_does_not_hide_its_owner(
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path):
-    def ours() -> list[str]:  # other threads of this process open and close files of their own meanwhile
+    def ours() -> list[str]:  # other threads of this process open and close their own files at the same time
         found = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
         return [path for path in found if path.startswith(str(tmp_path.resolve()))]
 
