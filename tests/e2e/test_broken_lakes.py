@@ -84,7 +84,7 @@ print(json.dumps(found))
 
 
 def failed(lake: Path, kind: str, reason: str | None, fact: str, *call: object) -> None:
-    """Call `silt`, and check that it fails for this reason, says this fact, and changes nothing."""
+    """Call `silt`; check that it fails for this reason, names this fact, and changes nothing."""
     before = of_users(lake)
     result = silt("--lake", lake, "--json", *call)
     assert (result.code, result.error["kind"], result.error["reason"]) == (EXIT_CODES[kind], kind, reason), result
@@ -93,7 +93,7 @@ def failed(lake: Path, kind: str, reason: str | None, fact: str, *call: object) 
 
 
 def of_users(lake: Path) -> dict[str, str]:
-    """Return what the lake holds, but for who was about to compact it, and what became of that."""
+    """Return the lake's files and digests, without leases, state files and journal."""
     return {
         name: digest
         for name, digest in contents(lake).items()
@@ -157,16 +157,16 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path):
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, which pytest's own folders are not."""
+    """A folder that every user can reach; pytest's own folders are private."""
     with tempfile.TemporaryDirectory(prefix="silt-e2e-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def as_other_user(*call: object) -> Result:
-    """Do everything once as the user we are, so that all is imported, then go on as one with no rights."""
+    """Run a few commands as the current user, so that all modules are imported. Then run the call without rights."""
     code = AS_NOBODY.replace("{nobody}", str(NOBODY))
-    measured = {"COVERAGE_PROCESS_CONFIG"}  # the other user may not write data of coverage, which complains on stderr
+    measured = {"COVERAGE_PROCESS_CONFIG"}  # the other user may not write coverage data; coverage reports it on stderr
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, call)],
         env={name: value for name, value in os.environ.items() if name not in measured},
@@ -271,7 +271,7 @@ def test_a_missing_change_file_is_named(written: Path):
     left = silt("--lake", written, "--json", "doctor", "--repair", "--yes")
     assert (left.code, [(one["subject"], one["kind"], one["state"]) for one in left.data["damages"]]) == (
         1,
-        [(PEOPLE, "files", "needs a person")],
+        [(PEOPLE, "files", "needs manual repair")],
     )
 
 

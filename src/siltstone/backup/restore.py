@@ -148,7 +148,7 @@ class Restore:
                 ) from error
 
     def _fill(self, work: Path, manifest: Manifest) -> None:
-        """Build the lake in the work folder, which has another name yet."""
+        """Build the lake in a work folder under a temporary name."""
         work.mkdir(mode=OWNER_ONLY)
         for number, file in enumerate(manifest.files):
             if number % 100 == 0:

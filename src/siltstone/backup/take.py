@@ -172,7 +172,7 @@ class Backup:
         except OSError as error:
             raise Unavailable(
                 f"Backup {manifest.id} at {self._request.path} was recorded, but older backups or files that no backup lists "
-                f"could not be deleted ({error})."
+                f"could not be deleted ({error}). Check the disk. The next backup with the same options deletes them."
             ) from error
 
     def _report(self, manifest: Manifest, started: float, *, removed: Iterable[str] = ()) -> BackupReport:
@@ -253,7 +253,10 @@ class Backup:
                 with contextlib.suppress(_FilesDeleted):
                     registry = self._copy_version(self._layout.registry, pinned)
                     return [copied for key, copied in done.items() if key in live], registry
-        raise Unavailable("Other processes kept creating and dropping datasets while the lake was copied. Try again.")
+        raise Unavailable(
+            f"Other processes kept creating and dropping datasets while lake {self._layout.root} was copied. No backup was "
+            "recorded. Try again."
+        )
 
     def _copy_dataset(self, row: Registration) -> _Copied | None:
         """Copy one dataset; None if it was dropped meanwhile, or is broken and may be left out."""
@@ -304,13 +307,15 @@ class Backup:
             sequence = snapshot.changes.transactions.get(APP_SEQ, 0)
             if snapshot.watermark <= sequence and now.schema.equals(snapshot.changes.schema):
                 return snapshot  # otherwise a fold or an alteration came between the two pins
-        raise Unavailable(f"Dataset {store.name}: it was folded or altered each time it was pinned. Try again.")
+        raise Unavailable(
+            f"Dataset {store.name}: it was folded or altered each time it was pinned. No backup was recorded. Try again."
+        )
 
     def _copy_newest(self, path: Path) -> _Copied:
         for _ in range(COPY_TRIES):
             with contextlib.suppress(_FilesDeleted):
                 return self._copy_version(path, self._reader(path).pin())
-        raise Unavailable(f"Files of {path} kept disappearing while it was copied. Try again.")
+        raise Unavailable(f"Files of {path} kept disappearing while it was copied. No backup was recorded. Try again.")
 
     def _copy_version(self, path: Path, pinned: TableVersion) -> _Copied:
         """Copy a table at one version: its log up to there, and its files. `_FilesDeleted` if one was deleted meanwhile."""

@@ -50,7 +50,9 @@ def verify(folder: BackupFolder, manifest: Manifest, *, settings: Settings, cloc
         rows = make_registry(layout, settings=settings, clock=clock).all()
         live = {(str(row.name), row.incarnation) for row in rows if str(row.name) not in manifest.left_out}
         if live != {(dataset.name, dataset.incarnation) for dataset in manifest.datasets}:
-            raise Corruption(f"Backup {manifest.id}: its registry names other datasets than were copied.")
+            raise Corruption(
+                f"Backup {manifest.id}: its registry names other datasets than were copied. Use another backup."
+            )
     for dataset in manifest.datasets:
         _check_dataset(dataset, pinned)
 
@@ -104,12 +106,15 @@ def _check_table(
 ) -> TableVersion:
     pinned = TableReader(table, clock=clock, label=f"Table {below} of the backup").pin(APP_SEQ, APP_PRUNE, APP_FOLD)
     if pinned.version != version:
-        raise Corruption(f"The backup's log of {below} ends at version {pinned.version}, not {version}.")
+        raise Corruption(
+            f"The backup's log of {below} ends at version {pinned.version}, not {version}. Use another backup."
+        )
     for file in pinned.files:
         backed = files.get(f"{below}/{file.path}")
         if backed is None or backed.size_bytes != file.size_bytes:
             raise Corruption(
-                f"The backup's log of {below} names {file.path}, which the backup does not have as it was."
+                f"The backup's log of {below} names {file.path}, which is missing from the backup or has another size. "
+                "Use another backup."
             )
     return pinned
 

@@ -91,5 +91,5 @@ def _wait(settings: Settings, java: Java, role: str) -> None:
     deadline = clock.monotonic_seconds() + RECORD_SECONDS
     while would_record(settings, java=java, role=role):
         if clock.monotonic_seconds() > deadline:
-            raise Unavailable(f"A JVM did not write its class archive within {RECORD_SECONDS:.0f} seconds.")
+            raise Unavailable(f"A JVM did not write its class archive within {RECORD_SECONDS:.0f} seconds. Try again.")
         clock.sleep(POLL_SECONDS)

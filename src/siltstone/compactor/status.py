@@ -20,6 +20,7 @@ class CompactorState:
         self._leases = leases
         self._files = files
         self._clock = clock
+        self._lake = files.folder.parent.parent  # the files are in _system/compactor
 
     def pause(self) -> None:
         """Pause the schedule of all compactors of the lake until a resume."""
@@ -45,7 +46,9 @@ class CompactorState:
         """
         row = self._leases.holder(COMPACTOR)
         if row is None:
-            raise NotFound("No compactor is running in this lake.")
+            raise NotFound(
+                f"No compactor is running in lake {self._lake}. Nothing was stopped. silt compactor status shows the last one."
+            )
         until = self._clock.monotonic_seconds() + seconds
         self._files.write(STOP, {"holder": row.holder, "since": self._now()})
         try:
@@ -56,7 +59,10 @@ class CompactorState:
                 self._clock.sleep(POLL_SECONDS)
         finally:
             self._files.remove(STOP)
-        raise Unavailable(f"{row.described()} has not stopped within {seconds:g} seconds.")
+        raise Unavailable(
+            f"Lake {self._lake}: {row.described()} has not stopped within {seconds:g} seconds. That process may stop later. "
+            "See silt compactor status."
+        )
 
     def is_stop_requested(self, holder: str) -> bool:
         """True if another process has requested this lease holder to stop."""

@@ -92,7 +92,8 @@ def append(store: Store, new: Sequence[AuditRecord]) -> None:
             os.close(handle)
     except OSError as error:
         raise Unavailable(
-            f"Dataset {store.name}: the audit record {path} cannot be written ({error}); nothing was changed."
+            f"Dataset {store.name}: the audit record {path} cannot be written ({error}); the dataset's rows were not changed. "
+            "Check the disk and its permissions."
         ) from error
 
 

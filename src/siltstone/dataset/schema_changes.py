@@ -11,6 +11,9 @@ write that was staged before and is committed after is one more old file. A fold
 replanned. A crash between 1 and 2 leaves columns that no reader sees; `finish` executes the second step.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pyarrow as pa
 
 from siltstone.dataset.schema_compat import all_fit
@@ -26,24 +29,38 @@ from siltstone.spark_tasks.values import accepted, shown
 
 def alter(store: Store, alteration: Alteration, *, dry_run: bool = False) -> AlterReport:
     """Change the columns; a dry run only returns what would change. After InvalidRequest nothing was changed."""
-    _check_defaults(alteration)
-    finish(store)
-    fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
-    for name in alteration.widen:
-        if name in fixed:
-            raise InvalidRequest(
-                f"Column {name!r} is a subject or partition column of the log, whose type cannot change."
-            )
-    before = own_columns(store.base.pin().schema)
-    after = altered(before, alteration, key=store.spec.key)
+    with _dataset_named(store, "This alteration changed nothing."):
+        _check_defaults(alteration)
+        finish(store)
+        fixed = {*store.spec.subject, *store.spec.partition_by} if store.spec.is_log else set()
+        for name in alteration.widen:
+            if name in fixed:
+                raise InvalidRequest(
+                    f"Column {name!r} is a subject or partition column of the log, whose type cannot change."
+                )
+        before = own_columns(store.base.pin().schema)
+        after = altered(before, alteration, key=store.spec.key)
     if not dry_run and not after.equals(before, check_metadata=True):
-        store.changes.evolve(lambda columns: _evolved(columns, alteration, store, nullable=True))
+        with _dataset_named(store, "Another process altered it meanwhile. This alteration changed nothing."):
+            store.changes.evolve(lambda columns: _evolved(columns, alteration, store, nullable=True))
         reach("alter.after_changes")
-        store.base.evolve(lambda columns: _evolved(columns, alteration, store))
+        with _dataset_named(store, "Another process altered it meanwhile. Check its columns."):
+            store.base.evolve(lambda columns: _evolved(columns, alteration, store))
         reach("alter.after_base")
     return AlterReport(
         dataset=str(store.name), changed=alterations(before, after), columns=describe(after), dry_run=dry_run
     )
+
+
+@contextmanager
+def _dataset_named(store: Store, outcome: str) -> Iterator[None]:
+    """Add the dataset's name and the outcome to an InvalidRequest about a column."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"Dataset {store.name}: {error} {outcome}", reason=error.stated_reason, paths=error.paths
+        ) from error
 
 
 def _check_defaults(alteration: Alteration) -> None:
@@ -55,8 +72,7 @@ def _check_defaults(alteration: Alteration) -> None:
             continue  # rejected by name, if it has to be rejected
         if not all_fit([default], kind, as_text=isinstance(default, str)):
             raise InvalidRequest(
-                f"Column {name!r}: the default {shown(default)} is not {a_type(kind)}. Accepted: {accepted(kind)}. "
-                "Nothing was changed."
+                f"Column {name!r}: the default {shown(default)} is not {a_type(kind)}. Accepted: {accepted(kind)}."
             )
 
 

@@ -237,5 +237,6 @@ class Store:
             return LivenessLock(self.layout.liveness, owner or self.clock.new_id())
         except OSError as error:
             raise Unavailable(
-                f"Dataset {self.name}: {self.layout.liveness} cannot be written ({error}); nothing was changed."
+                f"Dataset {self.name}: {self.layout.liveness} cannot be written ({error}); nothing was changed. "
+                "Check the disk and its permissions."
             ) from error

@@ -76,7 +76,9 @@ def write_checkpoint(table: Path, *, durable: bool) -> int:
                 sync_directory(table / LOG)
             return version
     except OSError as error:
-        raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+        raise Unavailable(
+            f"{table}: a checkpoint cannot be written ({error}). Check the disk and try again."
+        ) from error
 
 
 def _create_checkpoint(table: Path) -> DeltaTable:
@@ -95,7 +97,7 @@ def _create_checkpoint(table: Path) -> DeltaTable:
         except BaseException as error:
             if not is_panic(error):
                 raise
-            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}).") from error
+            raise Unavailable(f"{table}: a checkpoint cannot be written ({error}). Try again.") from error
         else:
             return handle
     raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure

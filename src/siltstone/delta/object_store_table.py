@@ -186,9 +186,15 @@ class ObjectTable:
             with contextlib.suppress(OSError):
                 objects.get(f"{LOG}/{entry_name(0)}")
                 raise Conflict(f"A Delta table already exists at {objects.uri}.") from error
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_cause_line(error)}") from error
+            raise Unavailable(
+                f"The Delta table at {objects.uri} could not be created ({_cause_line(error)}). "
+                "Check the store and try again."
+            ) from error
         except OSError as error:
-            raise Unavailable(f"The Delta table at {objects.uri} could not be created: {_cause_line(error)}") from error
+            raise Unavailable(
+                f"The Delta table at {objects.uri} could not be created ({_cause_line(error)}). "
+                "Check the store and try again."
+            ) from error
 
     def _open(self) -> DeltaTable:
         try:
@@ -196,7 +202,9 @@ class ObjectTable:
         except TableNotFoundError as error:
             raise NotFound(f"There is no Delta table at {self._objects.uri}.") from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"{self.label} cannot be reached: {_cause_line(error)}") from error
+            raise Unavailable(
+                f"{self.label} cannot be reached ({_cause_line(error)}). Check the store and try again."
+            ) from error
 
     def version(self) -> int:
         """Return the newest version."""
@@ -205,7 +213,9 @@ class ObjectTable:
                 for name, _ in self._objects.names(LOG, after=entry_name(self._version)):
                     self._version = max(self._version, entry_version(name) or 0)
             except OSError as error:
-                raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+                raise Unavailable(
+                    f"{self.label} cannot be reached ({error}). Check the store and try again."
+                ) from error
             return self._version
 
     def properties(self) -> Mapping[str, str]:
@@ -231,7 +241,7 @@ class ObjectTable:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise Unavailable(f"{self.label} cannot be reached: {error}") from error
+            raise Unavailable(f"{self.label} cannot be reached ({error}). Check the store and try again.") from error
 
     def added(self, version: int) -> Added:
         """Return the files that a version added."""
@@ -343,7 +353,9 @@ class ObjectTable:
                 return change(self._open())
             except DeltaError as error:
                 failure = error
-        raise Unavailable(f"{self.label}: its columns or properties cannot be changed: {failure}") from failure
+        raise Unavailable(
+            f"{self.label}: its columns or properties cannot be changed ({failure}). Check the store and try again."
+        ) from failure
 
     def staging(self, owner: str) -> AbstractContextManager[object]:
         """Do nothing, because files of crashed writers are swept by age."""
@@ -356,7 +368,9 @@ class ObjectTable:
         try:
             self._objects.put(path, content)
         except OSError as error:
-            raise Unavailable(f"{self.label}: {path} cannot be written ({error}).") from error
+            raise Unavailable(
+                f"{self.label}: {path} cannot be written ({error}). The append added no event. Check the store and try again."
+            ) from error
         return len(content)
 
     def discard(self, paths: Iterable[str]) -> None:

@@ -130,7 +130,9 @@ class Table(TableReader):
         except DeltaError as error:
             if (path / LOG / entry_name(0)).exists():
                 raise Conflict(f"Another process created the Delta table at {path} first.") from error
-            raise Unavailable(f"The Delta table at {path} could not be created: {error}") from error
+            raise Unavailable(
+                f"The Delta table at {path} could not be created ({error}). Check the disk and try again."
+            ) from error
         if durable:
             for entry in (path / LOG).glob("*.json"):
                 sync_file(entry)
@@ -230,7 +232,9 @@ class Table(TableReader):
             except FileExistsError as error:
                 raise Conflict(f"{self.label}: another process committed first; nothing was changed.") from error
             except OSError as error:
-                raise Unavailable(f"{self.label}: the repair could not be written ({error}).") from error
+                raise Unavailable(
+                    f"{self.label}: the repair could not be written ({error}). Check the disk and try again."
+                ) from error
             reach("commit.after_entry")
             self._followed = None
             self._acknowledge(landed)
@@ -347,7 +351,9 @@ class Table(TableReader):
             ) from error
         if isinstance(error, CommitFailedError | FileExistsError):
             return False
-        raise Unavailable(f"{self.label}: the commit could not be written ({error}); nothing was changed.") from error
+        raise Unavailable(
+            f"{self.label}: the commit could not be written ({error}); nothing was changed. Check the disk and try again."
+        ) from error
 
     def _write_entry(self, version: int, commit: Commit, commit_id: str) -> None:
         content = entry_content(commit, version=version, commit_id=commit_id, now_ms=epoch_ms(self._clock.now()))
@@ -398,7 +404,9 @@ class Table(TableReader):
         if stale := removed - live:
             raise Conflict(f"{self.label}: {min(stale)} is no longer live. Plan again.")
         if twice := live & {file.path for file in commit.adds}:
-            raise Conflict(f"{self.label}: {min(twice)} is already part of the table.")
+            raise Conflict(
+                f"{self.label}: {min(twice)} is already part of the table. This commit was not applied. Plan again."
+            )
 
     def _fence(self, commit: Commit) -> Commit:
         if commit.epoch is None:
@@ -431,7 +439,7 @@ class Table(TableReader):
             raise
         except OSError as error:
             raise Unavailable(
-                f"{self.label}: the new files cannot be synced ({error}); nothing was changed."
+                f"{self.label}: the new files cannot be synced ({error}); nothing was changed. Check the disk."
             ) from error
 
     def accept_in_memory(self, file: DataFile) -> None:
@@ -460,7 +468,10 @@ class Table(TableReader):
         except OSError as error:
             if not self.path.is_dir():
                 raise self._gone() from error
-            raise Unavailable(f"{self.label}: {self.path} cannot be written ({error}); nothing was changed.") from error
+            raise Unavailable(
+                f"{self.label}: {self.path} cannot be written ({error}); nothing was changed. "
+                "Check the disk and its permissions."
+            ) from error
 
     def make_folder(self, relative: str | Path, *, exist_ok: bool = True) -> Path:
         """Create a folder for staged files below the table, and those above it. Return its path.

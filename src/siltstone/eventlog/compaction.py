@@ -76,7 +76,9 @@ def squash_files(
         for path in (table.path / DATA).glob(f"{owner}.*.parquet"):  # the commit certainly did not land
             path.unlink(missing_ok=True)
         if isinstance(error, FileNotFoundError):
-            raise Conflict(f"{table.label}: another process merged these files first.") from error
+            raise Conflict(
+                f"{table.label}: another process merged these files first. Nothing was changed. Plan again."
+            ) from error
         if isinstance(error, (OSError, pa.ArrowException)):
             raise Unavailable(f"{table.label}: its files cannot be merged ({error}). They are unchanged.") from error
         raise

@@ -43,12 +43,20 @@ LOCK: Final = 0x53494C54
 class Database:
     """The tables of one log, and the transactions to use them in. Safe to share between threads."""
 
-    def __init__(self, engine: Engine, shown: str, *, single_connection: bool = False) -> None:
-        """With `single_connection`, all threads share one connection, one at a time."""
+    def __init__(
+        self,
+        engine: Engine,
+        shown: str,
+        *,
+        single_connection: bool = False,
+        remedy: str = "Restore it from a copy.",
+    ) -> None:
+        """With `single_connection`, all threads share one connection, one at a time. `remedy` ends errors of damage."""
         self.version = SCHEMA_VERSION
         """The version of its tables."""
         self._engine = engine
         self._shown = shown
+        self._remedy = remedy
         self._lock: AbstractContextManager[object] = threading.RLock() if single_connection else nullcontext()
 
     @property
@@ -89,17 +97,20 @@ class Database:
             yield
         except IntegrityError as error:
             why = first_line(error.orig or error)
-            raise Conflict(f"Event log {self._shown}: another process was first ({why}).") from error
+            raise Conflict(f"Event log {self._shown}: another process was first ({why}). Try again.") from error
         except DBAPIError as error:
             why = first_line(error.orig or error)
             if not isinstance(error, OperationalError):
-                raise Corruption(f"Event log {self._shown} cannot be used: {why}") from error
+                raise Corruption(f"Event log {self._shown} cannot be used ({why}). {self._remedy}") from error
             if _is_broken(error.orig):
-                raise Corruption(f"Event log {self._shown} is broken: {why}", reason=Reason.DAMAGED_FILE) from error
-            raise Unavailable(f"Event log {self._shown} cannot be reached: {why}") from error
+                raise Corruption(
+                    f"Event log {self._shown} is broken ({why}). {self._remedy}", reason=Reason.DAMAGED_FILE
+                ) from error
+            raise Unavailable(f"Event log {self._shown} cannot be reached ({why}). Try again.") from error
         except sqlite3.Error as error:  # of statements that bypass SQLAlchemy
             kind = Corruption if _is_broken(error) or not isinstance(error, sqlite3.OperationalError) else Unavailable
-            raise kind(f"Event log {self._shown} cannot be used: {error}") from error
+            step = self._remedy if kind is Corruption else "Try again."
+            raise kind(f"Event log {self._shown} cannot be used ({error}). {step}") from error
 
     def refresh_version(self) -> int:
         """Read the version of the tables again."""
@@ -135,7 +146,7 @@ class SqlBackend(Database):
     def append(self, events: Sequence[Event]) -> list[Appended]:
         """Append in one transaction."""
         with self.writing() as connection:
-            return EventStore(connection).append(events, at=epoch_ns(self._clock.now()))
+            return EventStore(connection, f"Event log {self._shown}").append(events, at=epoch_ns(self._clock.now()))
 
     def append_soon(self, events: Sequence[Event]) -> "Future[list[Appended]]":
         """Append on the backend's own thread, in order, because a database takes one writer at a time."""
@@ -195,7 +206,8 @@ def open_projection(path: Path) -> Database:
     The connection that was used last is used next, because a write empties the caches of all other connections.
     """
     pragmas = ("synchronous = NORMAL", f"wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    return Database(_sqlite_engine(path, *pragmas, pool_use_lifo=True), f"projection {path}")
+    engine = _sqlite_engine(path, *pragmas, pool_use_lifo=True)
+    return Database(engine, f"projection {path}", remedy="Run silt events rebuild.")
 
 
 def _ensure_tables(database: Database, address: Address, *, create: bool) -> None:

@@ -65,7 +65,7 @@ def read_event(values: object, *, where: str = "The event") -> Event:
     size = len(event_json(event).encode())
     if size > MAX_EVENT_BYTES:
         raise InvalidRequest(
-            f"{where} takes {size:,} bytes; {MAX_EVENT_BYTES:,} are allowed. Keep large things elsewhere.",
+            f"{where} takes {size:,} bytes; {MAX_EVENT_BYTES:,} are allowed. Store large content elsewhere.",
             reason=Reason.TOO_LARGE,
         )
     return event

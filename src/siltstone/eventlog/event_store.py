@@ -102,9 +102,10 @@ def next_index(connection: Connection) -> int:
 class EventStore:
     """The tables of one log, within a transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Use a connection whose transaction is the only one that appends."""
+    def __init__(self, connection: Connection, label: str = "The event log") -> None:
+        """Use a connection whose transaction is the only one that appends. `label` names the log in errors."""
         self._connection = connection
+        self._label = label
 
     def append(self, events: Sequence[Event], *, at: int) -> list[Appended]:
         """Check and append events with the append time `at`: all of them or, on an error, none."""
@@ -132,7 +133,7 @@ class EventStore:
             try:
                 answer, added = _check_batch(batch, trial, first + len(new), at)
             except Conflict as error:
-                answers.append(error)
+                answers.append(Conflict(f"{self._label}: {error} The append added no event."))
                 continue
             states = trial
             new += added
@@ -284,7 +285,9 @@ def _check_batch(
         if stored is not None:
             index, other = stored
             if (other if isinstance(other, str) else event_json(other)) != event_json(event):
-                raise Conflict(f"Event {event.event_id} is in the log already, with another content.")
+                raise Conflict(
+                    f"Event {event.event_id} is in the log already, with another content. Use a new event id."
+                )
             answers.append(Appended(index=index, is_new=False))
             continue
         check(event, states)

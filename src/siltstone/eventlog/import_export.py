@@ -50,7 +50,7 @@ def import_lines(log: EventLog, lines: Iterable[str | bytes]) -> Imported:
             group = list(islice(events, AT_ONCE))
             new += sum(appended.is_new for appended in log.append(*group))
         except (InvalidRequest, Conflict) as error:
-            done = f"The first {read:,} events are in the log." if read else "Nothing was appended."
+            done = f"The first {read:,} events are in the log." if read else "Nothing was imported."
             raise type(error)(f"{error} {done}", reason=error.reason) from error
         read += len(group)
         if len(group) < AT_ONCE:

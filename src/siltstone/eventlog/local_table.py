@@ -93,7 +93,10 @@ class LocalEventTable:
         try:
             return LivenessLock(self._table.path / LIVENESS_FOLDER, owner)
         except OSError as error:
-            raise Unavailable(f"{self.label}: {self._table.path} cannot be written ({error}).") from error
+            raise Unavailable(
+                f"{self.label}: {self._table.path} cannot be written ({error}). The append added no event. "
+                "Check the disk and its permissions."
+            ) from error
 
     def stage(self, path: str, rows: pa.Table) -> int:
         """Write a file that no log names yet; return its size in bytes."""
@@ -106,7 +109,10 @@ class LocalEventTable:
             self._table.accept_in_memory(DataFile(path=path, size_bytes=size, rows=rows.num_rows))
         except OSError as error:
             full.unlink(missing_ok=True)
-            raise Unavailable(f"{self.label}: {full.parent} cannot be written ({error}).") from error
+            raise Unavailable(
+                f"{self.label}: {full.parent} cannot be written ({error}). The append added no event. "
+                "Check the disk and its permissions."
+            ) from error
         if size <= RECENT_BYTES:
             self._recent[path] = rows
             while len(self._recent) > RECENT_FILES:
@@ -183,7 +189,9 @@ def open_local(address: Address, *, create: bool, settings: Settings, clock: Clo
         except Conflict:
             pass  # another process was faster
         except OSError as error:
-            raise Unavailable(f"No event log can be made at {path}: {error}") from error
+            raise Unavailable(
+                f"No event log can be created at {path} ({error}). Check the disk and its permissions."
+            ) from error
     table = open_table(path, settings=settings, clock=clock, label=f"Event log {address.shown}")
     return LocalEventTable(table, settings=settings, clock=clock)
 

@@ -70,7 +70,7 @@ class Projection:
                 self._delete()
             else:
                 return database
-        raise Unavailable(f"The projection {self._path} cannot be made. Delete it, and look at the disk.")
+        raise Unavailable(f"The projection {self._path} cannot be created. Delete it and check the disk.")
 
     def _delete(self) -> None:
         for suffix in ("", "-wal", "-shm"):
@@ -144,12 +144,12 @@ class Projection:
                 commit_id: str | None = connection.execute(select(PROJECTED.c.commit_id)).scalar()
             if at >= until:
                 if at > until and self._is_ahead(at):
-                    raise Corruption(f"The projection {self._path} is ahead of its log.")
+                    raise Corruption(f"The projection {self._path} is ahead of its log. Run silt events rebuild.")
                 return
             if at >= 0 and commit_id is not None:
                 with suppress(FileNotFoundError):  # the entry was cleaned: its commit id is not known
                     if self._table.added(at).commit_id != commit_id:  # another table has replaced ours
-                        raise Corruption(f"The projection {self._path} is of another log.")
+                        raise Corruption(f"The projection {self._path} is of another log. Run silt events rebuild.")
             step = self._live_step() if live else self._next_step(at, until)
             try:
                 self._apply_step(at, step)
@@ -216,7 +216,9 @@ class Projection:
             raise _FileMerged(file.path) from error
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise Unavailable(f"{self._table.label}: {file.path} cannot be read now ({error}).") from error
+                raise Unavailable(
+                    f"{self._table.label}: {file.path} cannot be read now ({error}). Try again."
+                ) from error
             raise Corruption(
                 f"{self._table.label}: {file.path} cannot be read ({error}). Restore it from a copy.",
                 reason=Reason.DAMAGED_FILE,
@@ -245,11 +247,11 @@ class Projection:
         with self._database.reading() as connection:
             over = self._pending.over(_version(connection), until=version)
             if over is not None:
-                return EventStore(connection).check(batches, at=at, over=over)
+                return EventStore(connection, self._table.label).check(batches, at=at, over=over)
         with self.reading(version) as connection:
             if _version(connection) > version:
                 raise LogChanged(f"another process was first: version {version} is not the newest any more")
-            return EventStore(connection).check(batches, at=at)
+            return EventStore(connection, self._table.label).check(batches, at=at)
 
     def add_commit(self, version: int, plan: AppendPlan, *, commit_id: str) -> ProjectionBacklog:
         """Add a commit of this process, to be applied later; return the backlog."""

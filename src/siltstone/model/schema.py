@@ -152,7 +152,7 @@ def canonical(schema: pa.Schema) -> pa.Schema:
             raise InvalidRequest(f"Column {name!r}: names that start with '_' are reserved for Siltstone. Rename it.")
         if not name or any(c in name for c in ' ,;{}()\n\t=."`*') or not name.isprintable():
             raise InvalidRequest(
-                f"Column {name!r}: a name must not be empty nor hold spaces, quotes or any of , ; {{ }} ( ) = . *"
+                f"Column {name!r}: a name must not be empty. Spaces, quotes and , ; {{ }} ( ) = . * are not allowed in it."
             )
         if name.lower() in seen:
             raise InvalidRequest(f"Column {name!r} appears twice; names must differ by more than case.")

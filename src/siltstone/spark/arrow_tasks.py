@@ -28,7 +28,7 @@ _UNFIT: Final = (
     "MemoryError",
     "Python worker exited unexpectedly",  # as the system ends one that takes too much memory
 )
-"""Class names and words of Python, pyarrow and Spark. Of an error in a task Spark returns only the traceback."""
+"""Words of Python, pyarrow and Spark, and the class name of `UnsortedFile`: Spark returns only the traceback of a task."""
 
 TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function that a task applies to its rows."""

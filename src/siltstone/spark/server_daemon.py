@@ -94,7 +94,7 @@ class ServerDaemon:
                 os.write(handle, str(os.getpid()).encode())
                 return handle
             self._clock.sleep(0.05)
-        raise Unavailable(f"Another daemon serves {self._folder}.")
+        raise Unavailable(f"Another daemon serves {self._folder}. Use that one, or end it with silt spark stop.")
 
     def start(self) -> tuple[ConnectServer, RunningServer]:
         """Start the server and publish it to clients."""

@@ -274,7 +274,8 @@ class SharedSpark:
                 requested = True
             if self._clock.monotonic_seconds() > deadline:
                 raise Unavailable(
-                    f"The daemon of the shared Spark server (process {pid}) does not end. Log: {self.log}"
+                    f"The daemon of the shared Spark server (process {pid}) has not ended within {END_SECONDS:g} seconds. "
+                    f"End that process. Log: {self.log}"
                 )
             self._clock.sleep(POLL_SECONDS)
         return True
@@ -324,7 +325,8 @@ class SharedSpark:
         running = self.running()
         if running is None:
             raise Unavailable(
-                f"The shared Spark server did not start: {failure} Log: {self.log}", reason=Reason.SPARK_LOST
+                f"The shared Spark server did not start: {failure} Read its log and try again: {self.log}",
+                reason=Reason.SPARK_LOST,
             )
         return running
 

@@ -208,7 +208,7 @@ def resume(call: Invocation) -> None:
     """
     with call.open() as lake:
         was_paused = lake.resume_compactor()
-    text = "Resumed." if was_paused else "It was not paused."
+    text = "Resumed." if was_paused else "The compactor was not paused."
     call.answer({"paused": False}, lambda: render.write_line(text))
 
 

@@ -37,7 +37,7 @@ MAX_ROWS: Final = 100_000
 SHORTEST_SECONDS: Final = 0.001
 """Shortest time limit of a stream, in seconds, if the call before it used up the limit. 0 would mean no limit."""
 FACTS: Final = ("row_count", "truncated", "engine", "reason", "seconds")
-"""What is shown of a result beside its rows."""
+"""Fields of a result that are shown beside its rows."""
 ENDINGS: Final = {".json": Form.JSON, ".csv": Form.CSV, ".parquet": Form.PARQUET}
 
 

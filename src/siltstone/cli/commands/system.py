@@ -74,7 +74,7 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
         ]
         states: list[str] = []
         for damage in damages:
-            state = "only with --drop-missing" if damage.repairable else "needs a person"
+            state = "only with --drop-missing" if damage.repairable else "needs manual repair"
             if damage in chosen:
                 state = _repair_one(lake, damage, drop_missing=drop_missing) if yes else "would be repaired"
             states.append(state)

@@ -26,7 +26,10 @@ def discarding(store: Store, owner: str, *, on: tuple[type[BaseException], ...] 
     try:
         store.base.make_folder(f"{DATA}/{owner}")
     except OSError as error:
-        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+        raise Unavailable(
+            f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed. "
+            "Check the disk and its permissions."
+        ) from error
     try:
         yield
     except on:
@@ -46,7 +49,7 @@ def disk_failures(store: Store) -> Iterator[None]:
         raise
     except OSError as error:
         raise Unavailable(
-            f"Dataset {store.name}: the disk refused what the work needs ({error}); nothing was changed."
+            f"Dataset {store.name}: a file could not be read or written ({error}); nothing was changed. Check the disk."
         ) from error
 
 
@@ -64,7 +67,10 @@ def spark_failures(
         UnreadableFiles: files cannot be read.
         Unavailable: Spark failed.
     """
-    gone = f"Dataset {store.name}: files of the plan are gone; another compaction was first."
+    gone = (
+        f"Dataset {store.name}: files of the plan are gone; another compaction was first. "
+        "The dataset's rows were not changed. Plan again."
+    )
     try:
         try:
             yield

@@ -133,7 +133,10 @@ def _first_sequence(store: Store, file: DataFile) -> int:
 
 
 def _overtaken(store: Store) -> Conflict:
-    return Conflict(f"Dataset {store.name}: files of the squash are gone; another compaction was first.")
+    return Conflict(
+        f"Dataset {store.name}: files of the squash are gone; another compaction was first. "
+        "The dataset's rows were not changed. Plan again."
+    )
 
 
 def _replace(store: Store, planned: Commit, *, above: int = 0) -> tuple[DataFile, tuple[OutputFile, ...]]:
@@ -175,7 +178,10 @@ def _staged(store: Store, taken: tuple[DataFile, ...], relative: str, *, above: 
         raise _overtaken(store) from error
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise Unavailable(f"Dataset {store.name}: {path} cannot be written ({error}); nothing was changed.") from error
+        raise Unavailable(
+            f"Dataset {store.name}: {path} cannot be written ({error}); the dataset's rows were not changed. "
+            "Check the disk and its permissions."
+        ) from error
     return written
 
 

@@ -134,7 +134,10 @@ class Loader:
 
             def build(parent: ParentVersion) -> Commit:
                 if parent.transaction(APP_LOADS):
-                    raise Conflict(f"Dataset {store.name}: files are loaded as changes now.")
+                    raise Conflict(
+                        f"Dataset {store.name}: another process has loaded files into it meanwhile. The first load was not "
+                        "committed. Run the load again."
+                    )
                 # Rows appear without a sequence, so the content version notifies followers.
                 return Commit(
                     kind=CommitKind.FIRST_LOAD,

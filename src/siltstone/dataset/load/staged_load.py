@@ -271,7 +271,10 @@ class LoadStager:
 
     def _refuse_miscount(self, counted: int, written: int) -> None:
         if counted != written:
-            raise Corruption(f"Dataset {self._store.name}: Spark counted {counted} rows and wrote {written}.")
+            raise Corruption(
+                f"Dataset {self._store.name}: Spark counted {counted} rows and wrote {written}. Nothing was loaded. "
+                "Check the disk, and run the load again."
+            )
 
     def _refuse_bad(self, seen: dict[str, int], load: LoadRequest) -> None:
         name, key = self._store.name, ", ".join(self._store.spec.key)

@@ -213,7 +213,9 @@ def _liveness_lock(target: Path, owner: str) -> LivenessLock:
     try:
         return LivenessLock(target.parent, _side(target, owner, "live").name)
     except OSError as error:
-        raise Unavailable(f"{target.parent} cannot be written ({error}); nothing was exported.") from error
+        raise Unavailable(
+            f"{target.parent} cannot be written ({error}); nothing was exported. Check the disk and its permissions."
+        ) from error
 
 
 def _side(target: Path, owner: str, end: str) -> Path:
@@ -244,7 +246,9 @@ def _write_files(
         files = _collect_files(store, export, work)
     counted = sum(file.rows for file in files)
     if export.format is not ExportFormat.CSV and counted != rows:
-        raise Corruption(f"Dataset {store.name}: Spark counted {rows} rows and wrote {counted}. Nothing was exported.")
+        raise Corruption(
+            f"Dataset {store.name}: Spark counted {rows} rows and wrote {counted}. Nothing was exported. Check the disk."
+        )
     return rows, files
 
 
@@ -326,9 +330,12 @@ def _put_in_place(ready: Path, export: Export, owner: str) -> None:
             replaced.rename(target)
         if not replaces and target.is_dir() and any(target.iterdir()):
             raise Conflict(
-                f"Export target {target} was filled by another process meanwhile; nothing was exported."
+                f"Export target {target} was filled by another process meanwhile; nothing was exported. "
+                "Export to another path."
             ) from error
-        raise Unavailable(f"Export target {target} cannot be written ({error}); nothing was exported.") from error
+        raise Unavailable(
+            f"Export target {target} cannot be written ({error}); nothing was exported. Check the disk and its permissions."
+        ) from error
     if replaces:
         shutil.rmtree(replaced, ignore_errors=True)
 

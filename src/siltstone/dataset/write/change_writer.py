@@ -163,7 +163,8 @@ class ChangeWriter:
             path.unlink(missing_ok=True)
             self.store.changes.check_there()
             raise Unavailable(
-                f"Dataset {self.store.name}: {path.parent} cannot be written ({error}); nothing was changed."
+                f"Dataset {self.store.name}: {path.parent} cannot be written ({error}); nothing was changed. "
+                "Check the disk and its permissions."
             ) from error
         stats = json.dumps({"numRecords": rows.num_rows})
         return DataFile(path=relative, size_bytes=size, rows=rows.num_rows, stats=stats)

@@ -186,7 +186,8 @@ def _update_lock(store: Store) -> Iterator[None]:
         lock = CommitLock(store.base.path, clock=store.clock)
     except OSError as error:
         raise Unavailable(
-            f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed."
+            f"Dataset {store.name}: {store.base.path} cannot be written ({error}); nothing was changed. "
+            "Check the disk and its permissions."
         ) from error
     with Uninterrupted(), lock:
         yield
