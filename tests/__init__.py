@@ -1,1 +1,1 @@
-"""The tests: the tree names the promise, `tests/<kind>/test_<subject>.py`."""
+"""Tests. The path names the subject: `tests/<kind>/test_<subject>.py`."""

@@ -1,4 +1,4 @@
-"""Shared by all tests: one Spark session and one Connect server for the whole run, both started on first use."""
+"""Fixtures of all tests: one Spark session and one Connect server per run, both started on first use."""
 
 import os
 import signal
@@ -52,18 +52,18 @@ def _no_child_stays() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the same tests run on the other kind of session; a process can have only one kind."""
+    """Add the option for the other kind of session; a process can have only one kind."""
     parser.addoption("--spark-session", choices=["classic", "connect"], default="classic", help="kind of the session")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the caller's own settings out of the way; random examples only in a deep run."""
+    """Remove the caller's own settings; use random examples only in a deep run."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; tests of Ctrl-C send real signals
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) or name in SPARK_VARIABLES]:
         del os.environ[name]
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # below it there is no file
-    os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # no test leaves a server behind but those that mean to have one
+    os.environ[f"{ENV_PREFIX}SPARK_SHARED"] = "no"  # only tests of the shared server leave one running
     if config.option.markexpr == "deep":
         hypothesis_settings.load_profile("deep")
 
@@ -84,22 +84,22 @@ def jvm_of(test: str) -> str | None:
 
 
 class ByJvm(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests to processes: those that share a JVM to one, all others to any free process."""
+    """Assigns tests to processes: tests that share a JVM to one, all others to any free process."""
 
     def _split_scope(self, nodeid: str) -> str:
         if self.config.option.markexpr == "deep" and nodeid.startswith("tests/simulation/"):
-            return "simulation"  # 20 minutes: worth a JVM of their own where the other process is free
+            return "simulation"  # 20 minutes: worth a separate JVM if the other process is free
         return jvm_of(nodeid) or nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByJvm:  # noqa: ANN401
-    """Take our own order: xdist's groups do not work with this pytest."""
+    """Use our own scheduler: xdist's groups do not work with this pytest."""
     return ByJvm(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See that the names are right: a test in the wrong process would start a JVM of its own."""
+    """Check the names of tests: a test in the wrong process would start another JVM."""
     for item in items:
         used = {"connect_server", "spark"} & set(getattr(item, "fixturenames", ()))
         if used - {jvm_of(item.nodeid)}:
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_settings() -> Settings:
-    """Settings for a JVM that lives for one test run on a small machine."""
+    """Settings for a JVM of one test run on a small machine."""
     return Settings(
         spark_master="local[2]",
         spark_memory_mb=3072,
@@ -120,7 +120,7 @@ def spark_settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def spark(spark_settings: Settings, request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
-    """The session of this run: a classic one, unless ``--spark-session connect`` asks for the other kind."""
+    """The session of this run: a classic session, or with ``--spark-session connect`` a Connect session."""
     with suppress(Unavailable):
         fetch_driver(spark_settings)  # the database driver is on the class path if it can be fetched
     if request.config.getoption("--spark-session") == "classic":
@@ -136,9 +136,9 @@ def spark(spark_settings: Settings, request: pytest.FixtureRequest) -> "Iterator
 
 @pytest.fixture(scope="session")
 def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
-    """The Spark Connect server of this run; child processes join it at its `address`.
+    """The Spark Connect server of this run; child processes connect to its `address`.
 
-    Its driver takes 4 MB of results: whatever children do there has to stay on the executors.
+    Its driver accepts 4 MB of results: work of children must stay on the executors.
     """
     small = replace(spark_settings, spark={**spark_settings.spark, "spark.driver.maxResultSize": "4m"})
     with start_connect_server(small) as server:
@@ -149,5 +149,5 @@ def connect_server(spark_settings: Settings) -> Iterator[ConnectServer]:
 
 @pytest.fixture
 def lake_path(tmp_path: Path) -> Path:
-    """A place for a lake that does not exist yet."""
+    """A path for a lake that does not exist yet."""
     return tmp_path / "lake"

@@ -1,4 +1,4 @@
-"""Shared by the tests of the commit path: processes that are started once."""
+"""Fixtures of the tests of the commit path: a pool of processes that is started once."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.support.processes import Pool
 
 @pytest.fixture(scope="package")
 def pool() -> Iterator[Pool]:
-    """Eight other processes."""
+    """A pool of eight other processes."""
     found = Pool(8)
     yield found
     found.close()

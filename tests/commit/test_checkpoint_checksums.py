@@ -44,7 +44,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_refused_by_name(path: Path):
             open_table(path).pin()
         with refused(Corruption, Reason.DAMAGED_FILE, path):
             transactions(path)
-        with pytest.raises((Corruption, Unavailable)):  # it would be baked into the next one
+        with pytest.raises((Corruption, Unavailable)):  # it would be copied into the next checkpoint
             write_checkpoint(path, durable=False)
     assert ids(path) == list(range(1, APPENDS + 1))
 
@@ -87,7 +87,7 @@ def test_a_checksum_that_changes_while_it_is_read_is_read_again(path: Path, monk
 
     def compute_late(table: Path, names: tuple[str, ...]) -> int:
         found: int = compute(table, names)
-        checksum(path).write_bytes(right)  # the writer of the same checkpoint is done now
+        checksum(path).write_bytes(right)  # the writer of the same checkpoint has finished
         return found
 
     compute = replace_checkpoint_crc(monkeypatch, compute_late)

@@ -275,7 +275,7 @@ def test_a_table_marked_as_dropped_is_gone_for_open_handles(path: Path, call: st
 def test_another_table_at_the_same_path_is_gone_for_open_handles(
     path: Path, call: str, appends: int, *, checkpointed: bool
 ):
-    """Whether the new table has fewer, as many or more versions than the old one."""
+    """The new table may have fewer, as many or more versions than the old one."""
     table = open_table(path)
     table.pin()
     shutil.rmtree(path)

@@ -1,6 +1,6 @@
 """Order of syncs: a power cut after any acknowledgement must not undo it.
 
-Each fsync is recorded with the log as it was at that moment, so that the order can be told.
+Each fsync is recorded with the state of the log at that moment, so that tests can check the order.
 """
 
 import os
@@ -32,12 +32,12 @@ DURABLE = Settings(durable=True, checkpoint_interval_commits=1_000_000)
 
 @dataclass
 class Syncs:
-    """Every fsync of this process: which path, and which entries a watched log had by then."""
+    """Every fsync of this process: its path, and the entries of a watched log at that moment."""
 
     watched: Path | None = None
     paths: list[Path] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
-    """The versions whose bytes were synced: as the entry, or as the draft that was linked to its place."""
+    """Versions whose bytes were synced: as the entry, or as the draft that is linked to its path."""
     logs: list[frozenset[str]] = field(default_factory=list)
 
     def record(self, handle: int) -> None:
@@ -48,11 +48,11 @@ class Syncs:
         self.logs.append(frozenset(item.name for item in log.iterdir()) if log and log.is_dir() else frozenset())
 
     def position(self, path: Path) -> int:
-        """Return when a path was synced first."""
+        """Return the index of the first sync of a path."""
         return self.paths.index(path)
 
     def log_at(self, path: Path) -> frozenset[str]:
-        """Return the watched log as it was when a path was synced first."""
+        """Return the entries of the watched log at the first sync of a path."""
         return self.logs[self.position(path)]
 
 
@@ -111,7 +111,7 @@ def test_a_synced_file_is_not_synced_again(tmp_path: Path, syncs: Syncs):
     syncs.paths.clear()
     append(table, 6)
     names = [path.name for path in syncs.paths if path.parent == table.path / LOG]
-    assert [name.partition("#")[0] for name in names] == [entry_name(6)]  # its draft, which is linked to its place
+    assert [name.partition("#")[0] for name in names] == [entry_name(6)]  # the draft that becomes the entry
     assert table.path not in syncs.paths
 
 
@@ -221,7 +221,7 @@ def test_a_log_that_is_cleaned_while_a_checkpoint_is_written_is_read_again(
 
     def clean(_: str) -> None:
         append(table, 5)
-        DeltaTable(table.path).create_checkpoint()  # another program: ours wait for the lock
+        DeltaTable(table.path).create_checkpoint()  # another program: our processes wait for the lock
         assert forget_history(table.path)
 
     monkeypatch.setattr(checkpoints, "CHECKPOINT_TRIES", tries)

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every time that a table is opened to be followed."""
+    """Paths of tables that were opened to be followed, once per open."""
     found: list[Path] = []
 
     def opened(path: Path) -> DeltaTable | Replayed:
@@ -62,13 +62,13 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def state_of(pinned: TableVersion) -> tuple[object, ...]:
-    """Return what a pinned version says, whatever the order of its files."""
+    """Return the contents of a pinned version, independent of the order of its files."""
     files = sorted((f.path, f.size_bytes, f.rows, sorted(f.partition.items())) for f in pinned.files)
     return (pinned.version, files, dict(pinned.transactions), pinned.schema)
 
 
 def step(table: Table, number: int, choose: random.Random) -> None:
-    """Do one of the things that happen to a table."""
+    """Apply one random operation to a table."""
     match choose.randrange(6):
         case 0 | 1 | 2:
             append(table, number)
@@ -121,7 +121,7 @@ def test_own_and_foreign_entries_are_followed_without_opening_the_table(path: Pa
 
 @pytest.mark.parametrize("swallowed", [False, True])
 def test_a_commit_of_another_program_is_refused_by_readers_and_writers(path: Path, *, swallowed: bool):
-    """Also if a checkpoint of the other program, with its entry in it, is all that is read of the log."""
+    """Also if readers read only a checkpoint of the other program that includes its entry."""
     table = open_table(path)
     table.pin()
     before = state(path)
@@ -212,7 +212,7 @@ def test_new_metadata_opens_the_table_again(path: Path, opens: list[Path]):
 
 @dataclass(frozen=True, slots=True)
 class MovedClock(SystemClock):
-    """A clock that a test moves on."""
+    """A clock that a test sets forward."""
 
     ahead: list[float] = field(default_factory=lambda: [0.0])
 
@@ -235,7 +235,7 @@ def test_the_table_is_opened_again_after_a_minute(path: Path, opens: list[Path])
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_reader_reopens_a_log_that_was_cleaned_past_its_version(path: Path, *, ordered: bool):
-    """Whether the cleaner takes the oldest first, as ours does, or leaves the reader's own entry."""
+    """The cleaner deletes the oldest entry first, as ours does, or keeps the reader's own entry."""
     table = open_table(path)
     table.pin()
     stat_before = (path / LOG / entry_name(2)).stat()
@@ -327,7 +327,7 @@ def test_files_that_are_added_and_removed_again_are_not_live(path: Path):
 
 
 def test_a_file_has_the_same_path_in_an_entry_and_in_a_checkpoint(path: Path):
-    """An entry has it as a URL, and delta-rs returns it as it is there."""
+    """An entry stores the path as a URL, and delta-rs returns it unchanged."""
     table = open_table(path)
     staged = stage(table, [9])
     odd = dataclasses.replace(staged, path="data/a b%20\u00e9.parquet")

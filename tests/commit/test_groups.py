@@ -52,7 +52,7 @@ def test_64_threads_share_commits_and_get_gapless_sequences(tmp_path: Path):
 
 @contextlib.contextmanager
 def held_back(people: Dataset) -> Iterator[Callable[[int], None]]:
-    """Block commits until the block ends. The yielded function waits until a number of batches are in the queue."""
+    """Block commits until the block ends. The yielded function waits for N batches in the queue."""
     queue = queue_of(parts_of(people).writer)
     store_of(people).changes.version()
 
@@ -138,7 +138,7 @@ def test_repeats_of_a_producer_in_one_group_are_applied_once(tmp_path: Path):
 
 
 def test_batches_that_arrive_during_a_commit_wait_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """They are staged beside it; if they had to wait for it first, a busy table would not group."""
+    """They are staged during the commit; if they waited for it first, a busy table would not group."""
     people = opened(tmp_path / "lake")
     queue = queue_of(parts_of(people).writer)
     committing, go_on = threading.Event(), threading.Event()

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def secret(path: Path) -> Path:
-    """Return a file that the reader may read and that is not of the table."""
+    """Return a file outside the table that the reader may read."""
     (found,) = (path.parent.parent / "secret" / "data").iterdir()
     return found
 
@@ -74,7 +74,7 @@ def test_a_file_outside_the_table_is_refused_by_a_reader_that_follows(path: Path
     assert len(reader.pin().files) == APPENDS - 1
     last.write_text(written)
     rename_in_log(path, OUTSIDE[kind](path))
-    for _ in range(2):  # an error is not forgotten
+    for _ in range(2):  # an error is not cached
         with pytest.raises(Corruption):
             reader.pin()
 

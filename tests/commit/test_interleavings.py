@@ -1,8 +1,8 @@
 """Every ordered pair of two commits that were planned on the same version: the first lands, the second may or may not.
 
-The table below is the promise, written by hand. What is refused is refused with Conflict and changes nothing.
-The files of the table: one row each, ids 1 to 4, sequences 1 to 4. A fold and a prune take files 1 and 2, a cluster and a
-squash take files 2 and 3; so all four share file 2.
+The handwritten table below is the promise. A refused commit raises Conflict and changes nothing.
+The table has four files with one row each: ids 1 to 4, sequences 1 to 4. A fold and a prune rewrite or remove files 1
+and 2, a cluster and a squash files 2 and 3. So all four share file 2.
 """
 
 import shutil
@@ -109,7 +109,7 @@ CLEANED: dict[str, str] = {
     "evolve": LANDS,
     "vacuum": LANDS,
 }
-"""What becomes of a commit whose plan is older than the log: what happened since is unknown."""
+"""Outcome of a commit whose plan is older than the log: the entries since then are unknown."""
 
 DISJOINT: dict[tuple[str, str], str] = {
     ("fold", "cluster of 3 and 4"): LANDS,
@@ -131,14 +131,14 @@ EFFECT: dict[str, tuple[set[int], set[int]]] = {
     "append": (set(), {10}),
     "first load": (set(), {20}),
 }
-"""Which ids a kind removes and adds; the others only move rows or touch none."""
+"""Ids that a kind removes and adds; other kinds only move rows, or change none."""
 
 Step = Callable[[Table], object]
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with one dataset of four change files; each case works on a copy."""
+    """A lake with one dataset of four change files; each case uses a copy."""
     root = tmp_path_factory.mktemp("interleavings") / "lake"
     with Lake.open(root, settings=FAST) as lake:
         people = lake.create("a.b.c", "id BIGINT NOT NULL", key="id")
@@ -162,7 +162,7 @@ class Site:
         return tuple(file for file in self.store.changes.pin().files if sequence_of(file) in sequences)
 
     def stage(self, *numbers: int, sequence: int) -> DataFile:
-        """Write rows as a live owner would, so that a vacuum has to leave them alone."""
+        """Write rows as a live owner does, so that a vacuum must keep them."""
         owner = self.store.liveness_lock()
         self.owners.append(owner)
         relative = f"data/{owner.owner}.parquet"
@@ -192,7 +192,7 @@ def commit_of(commit: Commit) -> Step:
 
 
 def plan(kind: str, site: Site) -> Step:
-    """Plan on the newest version and return what commits that plan through a given handle."""
+    """Plan on the newest version and return a function that commits the plan through a given handle."""
     table = open_table(site.path)
     version = table.version()
     match kind:

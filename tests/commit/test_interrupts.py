@@ -30,20 +30,20 @@ from tests.support.tables import FAST
 
 quiet = replace(FAST, squash_files=0)  # no background work takes the lock
 dataset = Lake.open(sys.argv[1], settings=quiet).dataset("a.b.c")
-turn = sys.argv[2]
+lock = sys.argv[2]
 acknowledged = interrupted = stuck = 0
 while interrupted < int(sys.argv[3]):
     try:
-        print("again", flush=True)  # one interrupt comes for each of these
+        print("again", flush=True)  # the parent sends one interrupt per line
         while True:
             dataset.upsert([{"id": f"{acknowledged}"}])
             acknowledged += 1
     except KeyboardInterrupt:
         interrupted += 1
-        stuck += is_locked(turn)
+        stuck += is_locked(lock)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 dataset.upsert([{"id": "last"}])
-print("done", acknowledged, stuck, is_locked(turn), flush=True)
+print("done", acknowledged, stuck, is_locked(lock), flush=True)
 """
 
 
@@ -51,9 +51,9 @@ def test_an_interrupted_writer_leaves_no_lock_and_writes_on(tmp_path: Path):
     lake = Lake.open(tmp_path / "lake", settings=FAST)
     dataset = lake.create("a.b.c", "id STRING NOT NULL", key="id")
     dataset.upsert([{"id": "first"}])
-    (turn,) = [path for path in lake.path.rglob(LOCK_FILE) if path.parent.name == "changes"]
-    command = [sys.executable, "-c", WRITER, str(lake.path), str(turn), str(INTERRUPTS)]
-    # An interrupt can leave the lock of coverage's collector held, and the writer hangs in its next call.
+    (lock,) = [path for path in lake.path.rglob(LOCK_FILE) if path.parent.name == "changes"]
+    command = [sys.executable, "-c", WRITER, str(lake.path), str(lock), str(INTERRUPTS)]
+    # An interrupt can leave the lock of coverage's collector held. Then the writer hangs in its next call.
     unmeasured = {name: value for name, value in os.environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=unmeasured) as writer:
         assert writer.stdout is not None
@@ -70,7 +70,7 @@ def test_an_interrupted_writer_leaves_no_lock_and_writes_on(tmp_path: Path):
                 before = store_of(dataset).changes.version()
                 time.sleep(2)
                 assert store_of(dataset).changes.version() > before, "the writer hangs"
-                writer.send_signal(signal.SIGINT)  # it writes on: Python dropped an interrupt inside a finalizer
+                writer.send_signal(signal.SIGINT)  # it still writes: Python dropped an interrupt inside a finalizer
             line = writer.stdout.readline()
         hung.cancel()
     _, acknowledged, stuck, locked = line.split()
@@ -120,7 +120,7 @@ def test_an_interrupt_comes_at_the_end_of_a_block_or_between_steps_or_when_it_is
     finally:
         signal.signal(signal.SIGINT, before)
     assert steps == expected
-    raise_noted()  # nothing is left
+    raise_noted()  # no interrupt is left
 
 
 def test_an_error_inside_a_block_is_raised_as_it_is():

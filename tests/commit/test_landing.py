@@ -45,7 +45,7 @@ IMPATIENT = Settings(durable=False, commit_timeout_seconds=0.5)
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another writer overtakes this one while it holds the commit lock; do not wait for that lock."""
+    """Shorten the wait for the commit lock: another writer commits while this one holds it."""
     monkeypatch.setattr("siltstone.delta.commit_lock.LOCK_SECONDS", 0.01)
 
 
@@ -176,7 +176,7 @@ def test_a_table_that_disappears_during_a_commit_is_gone(path: Path, act: str, m
 def test_an_entry_that_lands_beneath_a_newer_checkpoint_is_not_acknowledged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A process sleeps between its check and its write; meanwhile the log moves on and is cleaned."""
+    """A process sleeps between its check and its write; meanwhile other commits land and the log is cleaned."""
     table = open_table(path)
     file = stage(table, [9])
 
@@ -213,7 +213,7 @@ def test_a_log_that_is_cleaned_while_a_commit_is_built_only_costs_another_try(pa
 
 
 def test_a_log_that_is_cleaned_while_it_is_pinned_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_checkpoint(path, durable=False)  # so that delta-rs opens it, which reads late
+    write_checkpoint(path, durable=False)  # so that delta-rs opens it, which reads transactions late
     table = open_table(path)
     moved: list[int] = []
 
@@ -231,7 +231,7 @@ def test_a_log_that_is_cleaned_while_it_is_pinned_is_read_again(path: Path, monk
 
 
 def test_a_commit_that_lands_late_is_found_before_the_next_try(path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The write is reported as lost, and its entry appears only after it was looked for."""
+    """The write is reported as lost, and its entry appears only after the search for it."""
     table = open_table(path)
     held: list[tuple[Path, bytes]] = []
 
@@ -276,7 +276,7 @@ def test_each_entry_carries_the_id_of_its_commit(path: Path):
     assert read_entry(path, second.version).commit_id == second.commit_id != first.commit_id
 
 
-# ---- what a failed write leaves of the files it staged ------------------------------------------------------------------
+# ---- staged files after a failed write ----------------------------------------------------------------------------------
 
 
 def staged(lake: Lake) -> list[Path]:
@@ -315,7 +315,7 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_file(lake: Lake, monkeypatch
 
 
 def test_an_acknowledged_batch_survives_a_failed_checkpoint_after_it(lake: Lake):
-    """Checkpoints and cleaning come after the acknowledgement; their failure is reported, and takes nothing back."""
+    """Checkpoints and cleaning follow the acknowledgement; their failure is reported, and undoes nothing."""
     people = lake.dataset("a.b.c")
 
     def fail(_table: Table, _version: int) -> None:

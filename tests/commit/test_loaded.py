@@ -23,7 +23,7 @@ from tests.support.tables import FAST, checkpoint_and_forget
 
 @dataclass(frozen=True, slots=True)
 class Later(SystemClock):
-    """A clock that is some days ahead."""
+    """A clock that is a few days ahead."""
 
     days: float = 0
 

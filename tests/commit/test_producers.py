@@ -23,7 +23,7 @@ from tests.support.internals import commit_batches, current_parts, parts_of, sta
 from tests.support.processes import Pool, upsert_in_process
 from tests.support.tables import FAST, checkpoint_and_forget
 
-MOST_WRITES = 1000  # a checkpoint is due after 30 at the latest, but may be late on a busy machine
+MOST_WRITES = 1000  # a checkpoint is due after at most 30 commits, but may be late on a busy machine
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_incomplete_or_invalid_producers_are_refused_and_nothing_is_written(
 
 @dataclass(frozen=True, slots=True)
 class DaysAgo(SystemClock):
-    """A clock that is behind."""
+    """A clock that is some days behind."""
 
     days: float = 0.0
 
@@ -179,7 +179,7 @@ class DaysAgo(SystemClock):
 
 @pytest.mark.parametrize("days", [9, -9, 20_000], ids=["behind", "ahead", "before 1972"])
 def test_no_clock_makes_a_producer_be_forgotten(root: Path, days: float):
-    """A checkpoint by a process whose clock is nine days ahead is one of marks that are nine days old."""
+    """A checkpoint by a process whose clock is nine days ahead equals a checkpoint of marks nine days old."""
     old = Lake.open(root, settings=FAST, clock=DaysAgo(days=days)).dataset("a.b.c")
     old.upsert([{"id": 1}], producer="old", sequence=5)
     opened(root).upsert([{"id": 2}], producer="recent", sequence=5)

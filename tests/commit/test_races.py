@@ -183,7 +183,7 @@ def test_no_folder_for_staged_files_is_created_in_a_dropped_dataset(lake: Lake, 
 
 
 def test_a_failed_checkpoint_after_a_commit_fails_no_write_whose_folder_was_dropped(lake: Lake):
-    store = store_of(Lake.open(lake.path, settings=FAST).dataset("a.b.c"))  # it has not looked at the log yet
+    store = store_of(Lake.open(lake.path, settings=FAST).dataset("a.b.c"))  # it has not read the log yet
     shutil.rmtree(store.path)
     store.note_commit(store.changes, 1)
 
@@ -211,7 +211,7 @@ def tags(people: Dataset) -> set[str]:
 
 
 def test_nothing_is_ever_written_into_another_incarnation(tmp_path: Path, pool: Pool):
-    """Writers tag each row with the incarnation they opened, while others drop and create the dataset over and over."""
+    """Writers tag each row with the incarnation they opened; other processes drop and create the dataset repeatedly."""
     root = tmp_path / "lake"
     Lake.open(root, settings=FAST).create("a.b.c", SCHEMA, key="id")
     recreations = writes = 0
@@ -241,7 +241,7 @@ def _left(root: Path) -> list[Dataset]:
 
 
 def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, cleaners: int, seconds: float) -> None:
-    """Append, rewrite and clean all at once; afterwards every acknowledged row is there exactly once."""
+    """Append, rewrite and clean concurrently; afterwards every acknowledged row exists exactly once."""
     make_table(path)
     tasks: list[tuple[object, ...]] = [(append_for, path, writer, seconds) for writer in range(1, appenders + 1)]
     tasks += [(cluster_for, path, seconds)] * clusterers

@@ -65,7 +65,7 @@ def every_use(dataset: Dataset) -> Sequence[Callable[[], object]]:
 
 
 def changes_before_base(root: Path, tmp_path: Path) -> Dataset:
-    """Copy changes, let writers and a fold go on, copy base, and put both back."""
+    """Copy changes, write and fold, copy base, then restore both."""
     people = opened(root)
     write(people, 1, 2)
     shutil.copytree(people.path / "changes", tmp_path / "changes")
@@ -148,7 +148,7 @@ def test_a_base_that_is_older_but_not_pruned_for_is_read_with_all_its_changes(ro
 
 
 def test_a_write_that_meets_a_fold_and_a_prune_is_not_refused(root: Path, monkeypatch: pytest.MonkeyPatch):
-    """The watermark is read before the turn: what is pruned in between is above it, and base is read again."""
+    """The watermark is read before the commit lock; later prunes are above it, and base is read again."""
     people, other = opened(root), opened(root)
     write(people, 1, 2)
     store = store_of(people)
@@ -187,7 +187,7 @@ def test_a_reader_whose_base_is_folded_after_changes_was_opened_is_not_refused(
 
 
 def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
-    """A change file that vanished from the log, whatever took it."""
+    """A change file is missing from the log, whatever the cause."""
     people = opened(root)
     write(people, 1, 2, 3)
     checkpoint_and_forget(people.path / "changes")
@@ -198,7 +198,7 @@ def test_a_lost_checkpoint_line_is_noticed_by_the_gap_it_leaves(root: Path):
 
 
 def _forget(table: Path, path: str) -> None:
-    """Take the row of one added file from a table's only checkpoint."""
+    """Remove the row of one added file from a table's only checkpoint."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from siltstone import Dataset, Lake
 from siltstone.config import Settings
-from siltstone.delta import table_reader as handle
+from siltstone.delta import table_reader
 from siltstone.delta.checkpoints import write_checkpoint
 from siltstone.delta.full_replay import MAX_ENTRIES, replay
 from siltstone.delta.layout import entry_name
@@ -42,7 +42,7 @@ def dataset(lake: Lake) -> Dataset:
 
 
 def state_of(opened: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what a table that was just opened says."""
+    """Return the contents of a table that was just opened."""
     protocol, metadata = opened.protocol(), opened.metadata()
     files = live_files(opened) if isinstance(opened, DeltaTable) else opened.files.values()
     return {
@@ -121,7 +121,7 @@ def test_the_status_of_many_datasets_opens_each_table_once(tmp_path: Path, monke
         opened.append(table)
         return replay(table)
 
-    monkeypatch.setattr(handle, "replay", counting)
+    monkeypatch.setattr(table_reader, "replay", counting)
     assert len(silt("--lake", path, "--json", "status").data) == 5
     assert len([table for table in opened if table.name in ("base", "changes")]) == 10
     opened.clear()

@@ -13,7 +13,7 @@ import pytest
 
 from siltstone import Corruption, Dataset, Gone, InvalidRequest, Lake, NotFound, Settings
 from siltstone.clock import SystemClock
-from siltstone.dataset.read import arrow_view as local
+from siltstone.dataset.read import arrow_view
 from siltstone.dataset.write.change_writer import Batch, ChangeWriter
 from siltstone.dataset.write.row_conversion import change_rows, to_table
 from siltstone.delta.checkpoints import Retention, clean_log, forget_history, write_checkpoint
@@ -27,7 +27,7 @@ from tests.support.people import NAME, SCHEMA, create, key, people, person
 from tests.support.refusals import refused as refuses
 
 QUIET = Settings(durable=False, checkpoint_interval_commits=1_000_000)
-"""No background checkpoints: a test says when the log is cleaned."""
+"""No background checkpoints: tests clean the log explicitly."""
 START = datetime.datetime(2026, 11, 16, 8, 0, tzinfo=datetime.UTC)
 
 State = dict[str, tuple[Any, ...]]
@@ -35,7 +35,7 @@ State = dict[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SetClock(SystemClock):
-    """A clock that shows what a test has set."""
+    """A clock that shows the time set by a test."""
 
     minutes: list[float] = field(default_factory=lambda: [0.0])
 
@@ -70,13 +70,13 @@ def rows_of(table: pa.Table) -> State:
 
 
 def cut_log(dataset: Dataset, table: str) -> None:
-    """Write a checkpoint and forget every entry before it, as time does."""
+    """Write a checkpoint and delete every earlier entry, as retention does."""
     write_checkpoint(dataset.path / table, durable=False)
     forget_history(dataset.path / table)
 
 
 def readable(dataset: Dataset, oracle: dict[int, State]) -> set[int]:
-    """Check every sequence: its state is the recorded one, or it is not found. Return those that were read."""
+    """Read every sequence: its state is the recorded one, or it is not found. Return the readable sequences."""
     found: set[int] = set()
     for sequence, state in oracle.items():
         try:
@@ -103,7 +103,7 @@ def applied(state: State, changes: pa.Table) -> State:
 
 
 def followed(dataset: Dataset, oracle: dict[int, State]) -> set[int]:
-    """Follow from every sequence: the end is the state now, or it is not found. Return those that can be followed from."""
+    """Follow from every sequence to the current state, or get NotFound. Return the sequences that can be followed."""
     now = rows_of(dataset.to_arrow())
     found: set[int] = set()
     for sequence, state in oracle.items():
@@ -168,7 +168,7 @@ def test_a_squashed_range_can_be_read_at_its_end_and_before_while_the_log_knows_
     assert followed(dataset, oracle) == set(oracle)
     cut_log(dataset, "changes")
     assert readable(dataset, oracle) == {7, 8}
-    assert followed(dataset, oracle) == set(oracle)  # what a squash left out was replaced before its end
+    assert followed(dataset, oracle) == set(oracle)  # rows that a squash left out were replaced before its end
     fold_by_arrow(dataset)
     assert readable(dataset, oracle) == {7, 8}
     assert followed(dataset, oracle) == set(oracle)
@@ -221,14 +221,14 @@ def test_files_that_disappear_during_the_read_of_an_old_state_are_a_clear_error(
     fold_by_arrow(dataset)
     dataset.upsert([person(2)])
     fold_by_arrow(dataset)
-    read = local.unfolded_rows
+    read = arrow_view.unfolded_rows
 
     def vacuumed_meanwhile(*arguments: object, **named: object) -> pa.Table:
         for file in store_of(dataset).base.at(1).files:
             (dataset.path / "base" / file.path).unlink(missing_ok=True)
         return read(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(local, "unfolded_rows", vacuumed_meanwhile)
+    monkeypatch.setattr(arrow_view, "unfolded_rows", vacuumed_meanwhile)
     with pytest.raises(NotFound, match=r"\b1\b"):
         dataset.to_arrow(at=1)
 
@@ -286,7 +286,7 @@ def test_a_random_history_is_read_back_or_not_found_and_never_wrong(dataset: Dat
 
 
 def first_load(dataset: Dataset, count: int) -> None:
-    """Put rows straight into base, as a first load does."""
+    """Commit rows directly to base, as a first load does."""
     store = store_of(dataset)
     snapshot = store.snapshot()
     file = stage(store, store.base, people(count), {})
@@ -302,7 +302,10 @@ def first_load(dataset: Dataset, count: int) -> None:
 
 @pytest.fixture
 def timed(lake_path: Path, clock: SetClock) -> Iterator[Dataset]:
-    """A dataset whose tables were made, by delta-rs and so by the machine's clock, an hour before the clock starts."""
+    """A dataset whose tables were created an hour before the test's clock starts.
+
+    delta-rs takes the creation time from the machine's clock, so the log entries are rewritten.
+    """
     with Lake.open(lake_path, settings=QUIET, clock=clock) as lake:
         made = create(lake)
         for entry in made.path.glob("*/_delta_log/*.json"):
@@ -342,7 +345,7 @@ def test_a_first_load_is_seen_from_its_own_time_on(timed: Dataset, clock: SetClo
     clock.set(9)
     counts = [timed.to_arrow(at=START + datetime.timedelta(minutes=n)).num_rows for n in range(5)]
     assert counts == [0, 1, 11, 12, 12]
-    assert timed.to_arrow(at=0).num_rows == 10  # by sequence, a first load comes before all
+    assert timed.to_arrow(at=0).num_rows == 10  # by sequence, a first load precedes all batches
     fold_by_arrow(timed)
     assert [timed.to_arrow(at=START + datetime.timedelta(minutes=n)).num_rows for n in range(5)] == counts
 
@@ -385,7 +388,7 @@ def test_a_time_that_only_base_remembers_is_exact_where_nothing_was_written_afte
     cut_log(timed, "changes")
     check()
     for hour in counts:
-        if hour:  # between the two batches: that state is not there any more, and no other is shown for it
+        if hour:  # between the two batches: that state no longer exists, and no other state is shown
             with pytest.raises(NotFound, match="0, 2, 4, 6, 8 to 9"):
                 timed.to_arrow(at=START + datetime.timedelta(hours=hour, minutes=1.5))
     cut_log(timed, "base")

@@ -1,4 +1,4 @@
-"""Commits of another program on a table of ours: refused, listed as a damage, and undone by one commit."""
+"""Commits of another program on one of our tables: refused, listed as damage, and undone by one commit."""
 
 import json
 import os
@@ -269,7 +269,7 @@ def test_a_commit_of_another_program_on_a_table_of_the_system_is_a_damage_and_un
     monkeypatch.setenv("XDG_CACHE_HOME", str(root.parent / "cache"))
     with Lake.open(root, settings=FAST) as lake:
         lake.dataset(NAME).upsert([{"id": 9, "name": "later"}])
-        lake.run_cycle(only=["squash"], force=True)  # makes the journal
+        lake.run_cycle(only=["squash"], force=True)  # creates the journal
         taken(leases_of(root)).release()
         assert lake.damages() == []
     files = len(DeltaTable(root / subject).file_uris())

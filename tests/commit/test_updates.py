@@ -150,7 +150,7 @@ def test_an_update_keeps_the_value_of_a_column_that_is_added_before_its_snapshot
     alterations: list[AlterReport] = []
 
     def overtaken(store: Store, keys: int) -> None:
-        if not alterations:  # the update has the columns already, and takes its snapshot next
+        if not alterations:  # the update has read its columns, and opens its snapshot next
             alterations.append(other.alter(add="added INT"))
             other.update([{"id": 1, "added": 7}])
         check_key_count(store, keys)
@@ -179,7 +179,7 @@ def test_an_update_that_is_overtaken_until_its_time_is_up_is_a_conflict(
 
 
 def test_updates_of_one_commit_do_not_lose_each_other(people: Dataset):
-    """Threads of one process share a commit: the batches before one in it count as changes, too."""
+    """Threads of one process share a commit: earlier batches of the commit count as changes, too."""
     fields = ["name", "city", "n"]
     start = threading.Barrier(len(fields))
 
@@ -197,7 +197,7 @@ def test_updates_of_one_commit_do_not_lose_each_other(people: Dataset):
     assert row(people, 1) == {"id": 1, "name": str(last), "city": str(last), "n": last}
     seen = people.changes_to_arrow(since=1).to_pylist()
     assert len(seen) == len(fields) * ROUNDS
-    for field in fields:  # no change took another one's column back
+    for field in fields:  # no change reverted the column of another update
         values = [int(one[field]) for one in seen if str(one[field]).isdigit() and int(one[field]) >= 10]
         assert values == sorted(values)
 

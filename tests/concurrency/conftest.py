@@ -1,4 +1,4 @@
-"""One worker on the Connect server for the folds that tests do themselves."""
+"""One worker on the Connect server, for folds that tests run themselves."""
 
 from collections.abc import Iterator
 

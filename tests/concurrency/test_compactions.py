@@ -55,7 +55,7 @@ def test_of_two_folds_of_the_same_changes_one_commits_and_the_other_reports_a_co
     for number in range(2):
         wait_for(tmp_path / f"planned-{number}")
     late = [{"id": "k-0", "writer": 9, "batch": 9}, {"id": "late", "writer": 9, "batch": 9}]
-    log.append([dataset.upsert(late).sequence, "U", late])  # after both plans: neither may take or lose it
+    log.append([dataset.upsert(late).sequence, "U", late])  # after both plans: no fold may include or lose it
     (tmp_path / "go").touch()
     ends = [fold.value() for fold in folds]
 
@@ -72,12 +72,12 @@ def test_of_two_folds_of_the_same_changes_one_commits_and_the_other_reports_a_co
 
 @dataclass(frozen=True, kw_only=True)
 class OvertakenStore(Store):
-    """A store on which something happens right after each snapshot."""
+    """A store that runs an action right after each snapshot."""
 
     overtake: Callable[[], object]
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot that is out of date when it is used."""
+        """Return a snapshot that is out of date when it is used."""
         taken = super().snapshot()
         self.overtake()
         return taken
@@ -162,5 +162,5 @@ def test_readers_see_every_acknowledged_write_and_no_wrong_answer_during_folds_a
     assert len(readings) > 10
     assert on_spark
     for before, rows, after in [*readings, *on_spark]:
-        # A write that is not yet counted may be seen already: it is acknowledged before it is counted.
+        # A write may be visible before it is counted: it is acknowledged first.
         assert rows in histories[before : after + 2], f"a reading after {before} writes is no state of the dataset"

@@ -1,4 +1,4 @@
-"""A sweep of dead owners beside one that is just starting."""
+"""A sweep of dead owners beside a starting owner."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ from siltstone.coordination.liveness import LivenessLock, is_live, sweep_dead
 
 
 def test_a_sweep_never_makes_an_owner_that_locks_meanwhile_look_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The owner has made its file, the sweep asks, the owner locks, the sweep removes: its staged files would be taken."""
+    """Order: the owner creates its file, the sweep checks it, the owner locks it, the sweep deletes it.
+
+    After such a deletion the owner would look dead, and its staged files would be deleted.
+    """
     (tmp_path / "owner").touch()
     owners: list[LivenessLock] = []
 

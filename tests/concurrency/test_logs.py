@@ -55,11 +55,11 @@ def test_appenders_beside_folds_lose_and_double_nothing(lake_path: Path, worker:
 PATIENCE_SECONDS = 100.0
 """Longest wait on a busy machine until each process has done something."""
 WORK = ("fold", "fold", "roll_up", "hourly", "squash")
-"""Two want the same changes, and two the same files of base."""
+"""Two processes compete for the same changes, and two for the same files of base."""
 
 
 def stress(path: Path, signals: Path, press: Callable[[], list[str]], *, seconds: float, remote: str) -> None:
-    """Run all processes at once for a time, and until each has done something. Then every row must exist once."""
+    """Run all processes concurrently for a time, and until each has done some work. Then every row must exist once."""
     make(str(path))
     shared = {"path": str(path), "signals": str(signals)}
 
@@ -119,7 +119,7 @@ def test_all_operations_at_once_on_a_log_for_minutes(
 
 
 LOADED = {"load.test.apart": ("a", "b"), "load.test.same": ("a", "a")}
-"""Two processes load files of their own into one empty log, and the same file into another."""
+"""Two processes each load a file into one empty log, and the same file into another log."""
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""Writers in many processes and threads, while others fold, purge and drop: nothing acknowledged is ever lost."""
+"""Writers in many processes and threads, beside folds, purges and drops: no acknowledged write is ever lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +32,7 @@ def start(function: str, *, remote: str = "", **arguments: object) -> Child:
 
 
 def assert_nothing_lost(path: Path, log: list[list[Any]], worker: Worker) -> None:
-    """Sequences are 1..n without a gap; rows are the oracle's, before and after a last fold and purge."""
+    """Sequences are 1..n without a gap; rows equal the oracle's, before and after a final fold and purge."""
     assert sorted(item[0] for item in log) == list(range(1, len(log) + 1))
     expected = apply(log)
     dataset = open_dataset(str(path))

@@ -29,7 +29,7 @@ def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def address(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Say where a new log of some kind goes."""
+    """Return the address of a new log of a kind."""
     made: list[str] = []
 
     def new(kind: str) -> str:

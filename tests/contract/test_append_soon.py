@@ -56,7 +56,7 @@ def test_threads_and_futures_share_a_log(log: EventLog) -> None:
         for number in range(20):
             log.append(received(f"{name} {number}"))
 
-    # Each has a name of its own: the system gives the id of an ended thread to the next one.
+    # Each thread has a unique name: the system reuses the id of an ended thread.
     threads = [threading.Thread(target=append, args=(f"thread {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()

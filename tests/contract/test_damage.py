@@ -25,7 +25,7 @@ def filled(uri: str) -> list[tuple[int, Event]]:
 
 
 def found(uri: str) -> list[tuple[int, Event]] | None:
-    """Return all events, or None if the log says that it is damaged."""
+    """Return all events, or None if the log reports damage."""
     try:
         with EventLog.open(uri) as log:
             assert log.summary().events == EVENTS
@@ -120,7 +120,7 @@ def test_a_log_without_checksums_gets_them_with_its_next_append(address: Callabl
     uri = address("sqlite")
     truth = filled(uri)
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as database:
-        database.execute("DROP TABLE event_checks")  # as an earlier version leaves it
+        database.execute("DROP TABLE event_checks")  # as an earlier version writes it
     database.close()
     with EventLog.open(uri) as log:
         assert [(one.index, one.event) for one in log.events()] == truth

@@ -1,4 +1,4 @@
-"""Logs that version 1 has made: read as they are, migrated by a command, and appended to after that."""
+"""Logs of version 1: readable unchanged, migrated by a command, and writable after that."""
 
 import shutil
 from collections.abc import Callable
@@ -20,7 +20,7 @@ EVENTS = (FIXTURES / "events.ndjson").read_text().splitlines()
 
 @pytest.fixture(params=OLD)
 def old(request: pytest.FixtureRequest, address: Callable[[str], str]) -> str:
-    """The address of a copy of a log that version 1 has made."""
+    """The address of a copy of a log of version 1."""
     uri = address(request.param)
     match request.param:
         case "sqlite":
@@ -61,7 +61,7 @@ def test_migration_adds_columns_and_changes_no_event(old: str) -> None:
         assert log.migrate() == log.version == SCHEMA_VERSION
         log.append(received("new"))
         assert texts(log)[:-1] == EVENTS
-        assert texts(other)[:-1] == EVENTS  # one that was open before reads on
+        assert texts(other)[:-1] == EVENTS  # a log opened before the migration can still be read
     with EventLog.open(old) as log:
         assert log.version == SCHEMA_VERSION
         *earlier, last = log.events()
@@ -74,7 +74,7 @@ def test_a_killed_migration_is_completed_by_the_next(old: str, place: str) -> No
     if old.startswith("delta") and place != "eventlog.during_migration":
         place = "commit.before_entry" if place.endswith("before_commit") else "commit.after_entry"
     with EventLog.open(old) as log:
-        log.summary()  # a projection is there, so that the place is one of the migration
+        log.summary()  # a projection exists, so that this path is the one to migrate
     outcome = Child("tests.support.appends:migrate", {"uri": old}, failpoint=f"{place}:kill").wait()
     assert outcome.killed, outcome.stderr
     with EventLog.open(old) as log:

@@ -1,4 +1,4 @@
-"""Event logs in an object store: the same answers, many writers, crashes, and errors of a network."""
+"""Event logs in an object store: the same answers, many writers, crashes, and network errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from siltstone import failpoints
 from siltstone.clock import SystemClock
 from siltstone.config import Settings
-from siltstone.delta import object_store_table as object_table
+from siltstone.delta import object_store_table
 from siltstone.delta.object_store_table import ObjectTable
 from siltstone.errors import CommitUnknown, Conflict, InvalidRequest, NotFound, Unavailable
 from siltstone.eventlog.address import parse_address
@@ -127,7 +127,7 @@ def test_after_its_entries_were_cleaned_a_log_is_read_from_its_files(
 def test_a_checkpoint_is_written_after_some_commits(
     uri: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_table, "CHECKPOINT_COMMITS", 3)
+    monkeypatch.setattr(object_store_table, "CHECKPOINT_COMMITS", 3)
     append_all(uri, first=0, last=12, at_once=3)
     assert any("checkpoint" in name for name in store.names(f"logs/{tmp_path.name}/_delta_log/"))
 
@@ -139,7 +139,7 @@ def test_files_of_crashed_writers_are_swept_by_age(uri: str, monkeypatch: pytest
     there = table(uri)
     table_objects(there).put("data/left-over.parquet", b"x")
     assert there.sweep() == 0
-    monkeypatch.setattr(object_table, "SWEPT_AFTER", datetime.timedelta(seconds=-10))
+    monkeypatch.setattr(object_store_table, "SWEPT_AFTER", datetime.timedelta(seconds=-10))
     assert there.sweep() == 1
     there.close()
     assert len(texts(uri)) == 10
@@ -222,8 +222,8 @@ def test_a_store_out_of_reach_and_a_missing_log_are_errors(
         EventLog.open(uri, create=False)
     with pytest.raises(Unavailable):
         EventLog.open(uri.replace("//builds/", "//no-such-bucket/"))
-    monkeypatch.setattr(object_table, "RETRIES", 0)
-    monkeypatch.setattr(object_table, "TIMEOUT_SECONDS", 2)
+    monkeypatch.setattr(object_store_table, "RETRIES", 0)
+    monkeypatch.setattr(object_store_table, "TIMEOUT_SECONDS", 2)
     with pytest.raises(Unavailable):
         EventLog.open(uri.replace(f":{store.port}", ":1"))
 

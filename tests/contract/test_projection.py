@@ -1,4 +1,4 @@
-"""When a log on Delta projects its own commits: between appends if possible, and never too late."""
+"""When a log on Delta projects its own commits: between appends if possible, and always in time."""
 
 import threading
 import time
@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from siltstone.eventlog import delta_backend as delta
-from siltstone.eventlog import local_table
+from siltstone.eventlog import delta_backend, local_table
 from siltstone.eventlog.delta_backend import BEHIND, FAR_BEHIND, PROJECTED_AT_COMMITS, DeltaBackend
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.pending_commits import CommitRange
@@ -29,13 +28,13 @@ HOUR_SECONDS = 3600.0
 
 @pytest.fixture
 def log(address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
-    monkeypatch.setattr(local_table.LocalEventTable, "notice", lambda *_: None)  # a squash would be a commit more
+    monkeypatch.setattr(local_table.LocalEventTable, "notice", lambda *_: None)  # a squash would add a commit
     with EventLog.open(address("delta")) as opened:
         yield opened
 
 
 def unprojected(log: EventLog) -> int:
-    """Return how many commits are not projected yet. A query of the log itself would project them."""
+    """Return the number of unprojected commits. A query of the log would project them first."""
     return projection_of(delta_backend_of(log)).backlog.commits
 
 
@@ -54,7 +53,7 @@ def test_appends_are_projected_in_the_next_pause(log: EventLog):
 
 
 def test_appends_wait_for_a_projection_that_does_not_keep_up(log: EventLog, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
+    monkeypatch.setattr(delta_backend, "QUIET_SECONDS", HOUR_SECONDS)
     append(log, FAR_BEHIND.commits - 1, "a")
     assert unprojected(log) == FAR_BEHIND.commits - 1
     append(log, 3, "b")
@@ -65,7 +64,7 @@ def test_appends_wait_for_a_projection_that_does_not_keep_up(log: EventLog, monk
 def test_closing_a_log_does_not_wait_for_a_pause_in_appends(
     address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(delta, "QUIET_SECONDS", HOUR_SECONDS)
+    monkeypatch.setattr(delta_backend, "QUIET_SECONDS", HOUR_SECONDS)
     uri = address("delta")
     with EventLog.open(uri) as log:
         append(log, PROJECTED_AT_COMMITS + 1, "a")
@@ -83,7 +82,7 @@ def test_an_interrupt_of_a_close_leaves_no_lock_to_the_background_thread(log: Ev
 
 
 class Busy(threading.Event):
-    """An event to wait on; another thread appends during the first waits."""
+    """An event to wait for; another thread appends during the first waits."""
 
     def __init__(self, backend: DeltaBackend, appends: int) -> None:
         super().__init__()
@@ -129,15 +128,15 @@ def test_a_small_backlog_waits_for_a_pause_and_a_large_one_does_not(log: EventLo
 
 def test_after_the_last_wait_the_backlog_is_projected_without_a_pause(log: EventLog, backend: DeltaBackend):
     append(log, 1, "a")
-    busy = Busy(backend, appends=delta.QUIET_WAITS)
+    busy = Busy(backend, appends=delta_backend.QUIET_WAITS)
     wait_with(backend, busy)
     keep_up(backend)
-    assert (busy.waits, unprojected(log)) == (delta.QUIET_WAITS, 0)
+    assert (busy.waits, unprojected(log)) == (delta_backend.QUIET_WAITS, 0)
 
 
 @pytest.fixture
 def beside(log: EventLog, backend: DeltaBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One more append after each of the first three applied ranges; return how many commits are then pending."""
+    """Append once after each of the first three applied ranges; return the number of pending commits."""
     waiting: list[int] = []
 
     def applied(pending: CommitRange) -> None:

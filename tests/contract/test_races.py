@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.delta import commit_lock as turn
+from siltstone.delta import commit_lock
 from siltstone.eventlog.event_store import AppendPlan
 from siltstone.eventlog.log import EventLog
 from siltstone.eventlog.projection import Projection
@@ -19,7 +19,7 @@ LONG_SECONDS = 1200.0
 
 
 def race(uri: str, *, processes: int, each: int, killed_at: int, place: str) -> None:
-    """Let processes append, one of which is killed on the way, and look whether all that was acknowledged is there once."""
+    """Append from several processes, one of which is killed; check that every acknowledged event exists once."""
     EventLog.open(uri).close()
     arguments = [{"uri": uri, "name": f"p{number}", "count": each} for number in range(processes)]
     target = "tests.support.appends:append_builds"
@@ -46,8 +46,8 @@ def test_concurrent_processes_lose_no_event(kind: str, address: Callable[[str], 
 def test_an_append_that_was_overtaken_during_its_check_is_tried_again(
     address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Two commits come between the look at the table and the check, and the projection has the first of them already."""
-    monkeypatch.setattr(turn, "LOCK_SECONDS", 0.05)
+    """Two commits land between the read of the table and the check; the projection already has the first one."""
+    monkeypatch.setattr(commit_lock, "LOCK_SECONDS", 0.05)
     uri = address("delta")
     with EventLog.open(uri) as slow, EventLog.open(uri) as quick:
         slow.append(received("before"))

@@ -1,4 +1,4 @@
-"""One behaviour: on every backend the same events give the same answers, to the byte."""
+"""One behaviour: on every backend the same events give byte-identical answers."""
 
 import json
 from dataclasses import asdict
@@ -30,7 +30,7 @@ FILTERS = (
 
 
 def everything(log: EventLog) -> dict[str, Any]:
-    """Ask all there is to ask; the answers as JSON."""
+    """Run every query; return the results as JSON."""
     answers: dict[str, Any] = {"summary": asdict(log.summary())}
     for number, wanted in enumerate(FILTERS):
         answers[f"page {number}"] = asdict(log.page(5, limit=20, event_filter=wanted))
@@ -56,7 +56,7 @@ def everything(log: EventLog) -> dict[str, Any]:
 
 
 def _timeless(answers: Any) -> Any:  # noqa: ANN401
-    """Return answers without when the events came: that is not the same everywhere."""
+    """Return the answers without append times, which differ between backends."""
     if isinstance(answers, dict):
         return {name: _timeless(value) for name, value in answers.items() if name != "appended_at"}
     return [_timeless(one) for one in answers] if isinstance(answers, list | tuple) else answers

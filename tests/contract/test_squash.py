@@ -84,7 +84,7 @@ def test_a_follower_that_is_behind_reads_moved_events(uri: str) -> None:
         table = table_of(uri)
         while squashed(table):
             pass
-        for file in (table.path / "data").glob("*.parquet"):  # as if the sweep had come already
+        for file in (table.path / "data").glob("*.parquet"):  # as if the sweep had run already
             if f"data/{file.name}" not in {one.path for one in table.pin().files}:
                 file.unlink()
         assert [event_json(one.event) for one in behind.events()] == expected(80)

@@ -1,4 +1,4 @@
-"""The version of a log is checked when it is opened: a newer one is refused, and nothing is changed."""
+"""The version of a log is checked when it is opened: a newer version is refused, and nothing is changed."""
 
 import sqlite3
 from collections.abc import Callable

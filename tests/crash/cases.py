@@ -1,8 +1,8 @@
-"""Every fail point at which a process can die, and which of the two allowed states it leaves.
+"""Every fail point at which a process can die, and the one of two allowed states that it leaves.
 
-`count` chooses the commit where one operation makes several: a fold commits to base, then prunes `changes`; a drop
-commits to the registry, then marks both tables. `export_again` is an export that replaces the one it has just made: where the
-old one has stepped aside and the new one is not yet in its place, there is no dataset, as before.
+`count` selects the commit if one operation has several. A fold commits to base, then prunes `changes`. A drop commits to
+the registry, then marks both tables. `export_again` is an export that replaces its own earlier output. Between the
+rename of the old export and that of the new one there is no dataset, as before.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One operation on one lake, interrupted at one place."""
+    """One operation on one lake, interrupted at one fail point."""
 
     operation: str
     start: str
@@ -202,4 +202,4 @@ CASES: Final = [
     *_cases("export_again", "pending", before=("export.after_aside",), spark=True),
     *_cases("vacuum", "folded", after=("vacuum.before_delete", "purge.during_delete")),
 ]
-"""Checkpoints in the background are in `test_checkpoint`: there the moment of the crash is not the caller's."""
+"""Background checkpoints are tested in `test_checkpoint`: the caller does not control the moment of their crash."""

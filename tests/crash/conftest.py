@@ -1,4 +1,4 @@
-"""One worker on the Connect server, and the lakes that every case starts from a copy of."""
+"""One worker on the Connect server, and the template lakes that cases copy."""
 
 import datetime
 import shutil
@@ -19,7 +19,7 @@ AfterStates = Callable[[str, str], State | None]
 
 @pytest.fixture(scope="session")
 def worker(connect_server: ConnectServer) -> Iterator[Worker]:
-    """A process with a Spark session for whatever needs one."""
+    """A process with a Spark session for cases that need Spark."""
     with Worker(remote=connect_server.address) as started:
         yield started
 
@@ -62,7 +62,7 @@ def copy_template(templates: Path, name: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def after_states(templates: Path, worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> AfterStates:
-    """What an operation that nothing interrupts makes of a template; ``look`` does nothing."""
+    """The state that an uninterrupted operation leaves of a template; ``look`` does nothing."""
     known: dict[tuple[str, str], State | None] = {}
 
     def after(name: str, operation: str) -> State | None:

@@ -8,7 +8,7 @@ from tests.support.backups import backup, expected, fill, held, restore
 from tests.support.children import Child
 
 TAKEN = ("backup.after_manifest", "backup.after_removal")
-"""Places after which the new backup counts."""
+"""Places after which the new backup is valid."""
 BACKUP = ("backup.after_logs", "backup.after_file", "backup.after_draft", *TAKEN)
 RESTORE = ("restore.after_files", "restore.after_fence", "restore.after_rename")
 PLACES = {*BACKUP, *RESTORE}

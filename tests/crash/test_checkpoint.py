@@ -1,4 +1,4 @@
-"""Checkpoints are written behind the acknowledgement: a crash there takes nothing back, and a torn one is healed."""
+"""Checkpoints are written after the acknowledgement: a crash there undoes nothing, and a torn one is repaired."""
 
 from pathlib import Path
 

@@ -21,7 +21,10 @@ DELTA = {
     "eventlog.before_commit": 20,
     "eventlog.after_commit": 20,
 }
-"""Where a process dies, and how many of twenty events are there then. On Delta a transaction is one of the projection."""
+"""Where a process dies, and the number of events then stored, out of twenty.
+
+On Delta, a transaction is one of the projection.
+"""
 SQUASH = ("eventlog.after_squash_write", "eventlog.after_squash", "commit.after_draft", "commit.after_entry")
 PLACES = {
     *SQLITE,

@@ -56,7 +56,7 @@ def test_an_upsert_that_cannot_write_its_file_changes_nothing_and_works_afterwar
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size; skips the test where mounting is not permitted."""
+    """A file system of a given size; skips the test where mounting is not permitted."""
     folder.mkdir()
     mount = shutil.which("mount")
     if mount is None or os.geteuid() != 0:
@@ -77,7 +77,7 @@ def free_pages(folder: Path) -> int:
 
 
 def leave_free(folder: Path, pages: int) -> Path:
-    """Fill the disk but for that many pages."""
+    """Fill the disk except for N pages."""
     filler = folder / "filler"
     with filler.open("wb") as file:
         file.write(b"\0" * PAGE_BYTES * max(0, free_pages(folder) - pages))

@@ -1,8 +1,8 @@
 """A process that dies in a cycle, before or after any event and any commit, leaves jobs that recovery completes or fails.
 
-The first of the two jobs is what each case is about; the other one has not begun. Appends of the journal and commits of the job
-share fail points: of `commit.before_entry` the first is the cycle's first append, the second says that the job began, the
-third is the job's own commit, the fourth says that it has ended.
+Each case is about the first of the two jobs; the second has not begun. Appends of the journal and commits of the job
+share fail points. The first `commit.before_entry` is the cycle's first append. The second records that the job began.
+The third is the job's own commit. The fourth records that the job has ended.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from tests.support.children import Child
 from tests.support.cycles import NAMES, ROWS, build, cycle, observe, recover, submit
 
 NOTHING = None
-"""The journal knows nothing of the cycle: it died before the first event."""
+"""The journal has no record of the cycle: it died before the first event."""
 CYCLE = {
     "journal.before_cycle_began": NOTHING,
     "commit.before_entry": NOTHING,
@@ -33,7 +33,7 @@ CYCLE = {
     "journal.before_cycle_ended": "all ended",
     "journal.after_cycle_ended": "cycle ended",
 }
-"""Where a process dies in a cycle, and what becomes of its first job."""
+"""Fail point in a cycle: expected state of its first job."""
 RECOVERY = (
     "recovery.before_events",
     "recovery.after_events",
@@ -43,7 +43,7 @@ RECOVERY = (
     "commit.after_entry",
 )
 DEEP = {"commit.before_entry", "commit.after_entry", "commit.after_entry:kill:4"}
-"""Other places say nearly the same."""
+"""Fail points with nearly the same outcome as others."""
 PLACES = {place.split(":")[0] for place in (*CYCLE, *RECOVERY)}
 LIVE = [sorted((f"p{number}", number) for number in range(ROWS))] * 2
 
@@ -82,7 +82,7 @@ def killed(target: str, lake: str, place: str, **given: str) -> None:
 
 
 def settled(lake: str) -> None:
-    """The next cycle does the rest; then nothing is unfinished, and nothing is left on disk."""
+    """Run the next cycle; then no job is unfinished and no file is left over."""
     done = cycle(lake)
     assert done["trouble"] is None
     assert [job["error"] for job in done["jobs"]] == [None] * len(done["jobs"])
@@ -139,7 +139,7 @@ SQUASHED = {
     "squash.after_commit": "COMPLETED",
     "journal.before_job_ended": "COMPLETED",
 }
-"""Where a process dies in a requested squash, and what recovery says of its job."""
+"""Fail point in a requested squash: status of its job after recovery."""
 REQUESTED_DEEP = {"journal.after_cycle_began", "squash.after_write"}
 
 

@@ -22,7 +22,7 @@ from tests.support.operations import NAME, open_lake, state
 
 OPERATIONS = "tests.support.operations"
 REPEATED = {"purge_beside_squash": "purge_beside_squash_again"}
-"""Operations that have another state when they are done twice: a second purge folds what was written beside the first."""
+"""Operations whose repetition has another state: a second purge folds rows written during the first."""
 
 
 def reached_in_source() -> set[str]:
@@ -47,7 +47,10 @@ def test_every_fail_point_has_a_crash_test():
 
 
 def _weighted(case: Case) -> Any:  # noqa: ANN401
-    """On Spark a child costs seconds: each fail point is tried there once, and not those inside a commit; the rest is deep."""
+    """Mark all Spark cases as deep but the first of each fail point; those inside a commit are deep, too.
+
+    On Spark a child costs seconds.
+    """
     first = next(other for other in CASES if other.failpoint == case.failpoint)
     deep = case.spark and (case.failpoint.startswith("commit.") or case is not first)
     return pytest.param(case, marks=pytest.mark.deep) if deep else pytest.param(case)
@@ -85,7 +88,7 @@ def test_a_killed_operation_leaves_the_state_before_or_after_and_can_be_repeated
 
 
 def finish_drop(path: Path, case: Case, after_states: AfterStates) -> None:
-    """The drop is repeated if it did not happen; the sweep takes what it left; the name can be used again."""
+    """Repeat the drop if it did not happen; sweep its remains; create the name again."""
     with open_lake(path) as lake:
         if not case.done:
             lake.drop(NAME)
@@ -97,7 +100,7 @@ def finish_drop(path: Path, case: Case, after_states: AfterStates) -> None:
 
 
 def settle(path: Path, worker: Worker) -> None:
-    """Recovery loses nothing, keeps nothing twice, and leaves no file that the dataset does not name."""
+    """Recovery loses nothing, duplicates nothing, and leaves no file that the dataset does not name."""
     expected = state(str(path))
     assert expected is not None
     worker.call(f"{OPERATIONS}:perform", path=str(path), operation="fold")
@@ -119,7 +122,7 @@ def settle(path: Path, worker: Worker) -> None:
 
 
 def vacuum_all(path: Path) -> None:
-    """What `settle` promises, of a vacuum alone: no Spark, and what is not folded stays so."""
+    """The checks of `settle` after a vacuum alone: without Spark, unfolded changes stay unfolded."""
     expected = state(str(path))
     with open_lake(path) as lake:
         dataset = lake.dataset(NAME)
@@ -131,6 +134,6 @@ def vacuum_all(path: Path) -> None:
 
 
 def incarnations(path: Path) -> list[Path]:
-    """The folders of datasets, dropped ones too."""
+    """Return the folders of datasets, dropped ones included."""
     catalog, schema, table = NAME.split(".")
     return sorted((path / catalog / schema / table).glob("*"))

@@ -1,4 +1,7 @@
-"""A process that dies while it takes, renews or releases a lease leaves it as before or as after, and the next one gets it."""
+"""A process that dies while it acquires, renews or releases a lease leaves the old or the new state.
+
+The next process gets the lease.
+"""
 
 import contextlib
 from pathlib import Path
@@ -16,7 +19,7 @@ BEFORE = ("lease.after_stage", "commit.before_entry", "commit.after_draft")
 AFTER = ("commit.after_entry", "lease.after_commit")
 PLACES = {"lease.after_stage", "lease.after_commit"}
 STEPS = {"take": 1, "renew": 2, "release": 2}
-"""Which reach of a place belongs to the operation: each begins with a taking."""
+"""Hit of a fail point that belongs to the operation: each operation begins with an acquisition."""
 
 
 def seen(root: Path) -> LeaseRow | None:
@@ -76,7 +79,7 @@ def test_a_lease_whose_disk_fails_is_as_before_or_as_after_and_the_next_one_gets
     assert found is not None
     assert (found.epoch, found.released) == (1, done and operation == "release")
     survived = operation == "renew" or (operation == "take" and place == "commit.after_entry")
-    if survived:  # this process lives on and holds it
+    if survived:  # this process lives on and holds the lease
         assert leases_of(root).holder(COMPACTOR) == found
     else:
         assert taken(leases_of(root)).epoch == 2

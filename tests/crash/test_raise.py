@@ -11,9 +11,9 @@ from tests.support.children import Worker
 from tests.support.operations import perform_failing, state
 
 SURVIVED = {"commit.after_entry"}
-"""The entry is in the log, so the commit path finds its own commit there and goes on."""
+"""The entry is in the log, so the commit path finds its own commit and continues."""
 ON_SPARK = {"fold.after_write", "fold.after_commit", "ingest.after_write", "purge.after_fold", "export.after_commit"}
-"""Of the cases that need Spark, one a step: the others differ by a line that runs no Spark."""
+"""One Spark case per step: the others differ by a line that runs no Spark."""
 
 
 def chosen() -> list[Case]:

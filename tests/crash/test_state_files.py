@@ -1,4 +1,4 @@
-"""A process that dies while it writes a state file leaves it as before or as after."""
+"""A process that dies while it writes a state file leaves the file as it was before or after the write."""
 
 from pathlib import Path
 

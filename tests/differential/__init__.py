@@ -1,1 +1,1 @@
-"""Hot against Spark: the same queries, the same columns, types and rows."""
+"""Hot engine against Spark: the same queries, the same columns, types and rows."""

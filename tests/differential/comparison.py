@@ -1,4 +1,4 @@
-"""Generated queries on both engines, and the differences of their answers."""
+"""Generated queries on both engines, and the differences between their answers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Seen:
 
 
 def is_ordered(text: str) -> bool:
-    """True if ORDER BY is outside of all parentheses. Such queries order by something unique."""
+    """True if ORDER BY is outside all parentheses. The order of such queries is unique."""
     return "ORDER BY" in text.rpartition(")")[2]
 
 
@@ -77,7 +77,7 @@ def _compare(hot: Hot, on_spark: OnSpark, query: GeneratedQuery, seen: Seen) -> 
 
 
 def _spark_answer(on_spark: OnSpark, query: GeneratedQuery) -> pa.Table:
-    """Run the original text on Spark; through the gate if values are bound, or a WITH hides the name of a table."""
+    """Run the original text on Spark; through the gate if it has bound values, or a WITH that hides a table name."""
     if query.parameters or "WITH" in query.text:
         return on_spark.ask_bound(query.text, query.parameters)
     return on_spark.ask(query.text)

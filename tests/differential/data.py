@@ -1,4 +1,4 @@
-"""Rows with every type and its edges, and a few tables beside them to join."""
+"""Rows with every type and its edges, and a few tables to join with them."""
 
 import datetime
 import math
@@ -113,7 +113,7 @@ EDGES["v"] = [moment.replace(tzinfo=None) for moment in EDGES["u"]]
 
 
 def rows(count: int = 64, *, seed: int = 7) -> pa.Table:
-    """Return rows in which every edge of every type stands, and nulls between them."""
+    """Return rows with every edge of every type, and nulls between them."""
     chance = random.Random(seed)
     found: list[dict[str, Any]] = []
     for at in range(count):
@@ -125,7 +125,7 @@ def rows(count: int = 64, *, seed: int = 7) -> pa.Table:
 
 
 def others(count: int = 12, *, seed: int = 8) -> pa.Table:
-    """Return a second table: keys that match some rows, several rows for one key, and none."""
+    """Return a second table: keys that match some rows, several rows for one key, and keys without a match."""
     chance = random.Random(seed)
     found = [
         {

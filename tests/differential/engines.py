@@ -1,4 +1,4 @@
-"""The two engines over the same Arrow tables: the answer of each to a query, in a comparable form."""
+"""The two engines over the same Arrow tables: each engine's answer to a query, in a comparable form."""
 
 import datetime
 import math
@@ -23,7 +23,7 @@ FLOAT_DIGITS = 1e-9
 
 
 class Hot:
-    """The translation, run by DuckDB."""
+    """DuckDB with the translated query."""
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
         self.schemas = {name: table.schema for name, table in tables.items()}
@@ -49,7 +49,7 @@ class Hot:
 
 
 class OnSpark:
-    """Spark itself."""
+    """Spark with the original query."""
 
     def __init__(self, spark: "SparkSession", tables: Mapping[str, pa.Table]) -> None:
         self.spark = spark
@@ -64,7 +64,7 @@ class OnSpark:
         return as_answered(self.spark.sql(text.replace(PLACE, "")).toArrow())
 
     def ask_bound(self, text: str, parameters: Mapping[str, object]) -> pa.Table:
-        """Ask what the gate has written, with the values in it."""
+        """Run the text that the gate has written, with its bound values."""
         admitted = admit(text, parameters=parameters)
         views = {source: source.name.table for source in admitted.references}
         return as_answered(self.spark.sql(spark_text(admitted, views, common="w{}".format)).toArrow())
@@ -73,9 +73,9 @@ class OnSpark:
 def differences(
     hot: pa.Table, on_spark: pa.Table, *, ordered: bool, close: bool = False, either_zero: bool = False
 ) -> list[str]:
-    """Say how two answers differ; nothing if they are equal.
+    """Return the differences between two answers; empty if they are equal.
 
-    With `close`, doubles may differ in their last digits; with `either_zero`, 0.0 is as good as -0.0.
+    With `close`, doubles may differ in their last digits; with `either_zero`, 0.0 equals -0.0.
     """
     if hot.column_names != on_spark.column_names:
         return [f"columns {hot.column_names} and {on_spark.column_names}"]
@@ -119,7 +119,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _plain(value: Any, *, close: bool) -> Any:  # noqa: ANN401
     if isinstance(value, float):
         if close and math.isfinite(value):
-            return f"{value:.9g}"  # 0 and -0 stay apart
+            return f"{value:.9g}"  # 0 and -0 stay distinct
         return repr(value)
     if isinstance(value, list):
         return tuple(_plain(one, close=close) for one in value)

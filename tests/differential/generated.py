@@ -16,9 +16,9 @@ from tests.differential.templates import COLUMNS, LEAVES, PICKED, SHORT, TEMPLAT
 
 MAX_DEPTH: Final = 3
 LEAF: Final = 0.4
-"""How often a hole becomes a column or a literal before the depth is reached."""
+"""Probability that a hole becomes a column or a literal before the depth limit."""
 EDGY: Final = 0.06
-"""How often a question touches values that may end it on the hot engine: overflows, divisions by zero."""
+"""Probability that a query uses values that may end it on the hot engine: overflows, divisions by zero."""
 
 _SUMMED: Final = re.compile(r"\b(sum|avg)\(")
 _EXTREME: Final = re.compile(r"\b(min|max|greatest|least)\(")
@@ -62,7 +62,7 @@ class GeneratedQuery:
 
 
 class _Chance:
-    """Draws queries."""
+    """Generates random queries."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -78,7 +78,7 @@ class _Chance:
         return GeneratedQuery(text=text, parameters=values, items=frozenset(self.items))
 
     def drawn(self, kind: str, depth: int) -> str:
-        """Return something of a kind: a word, a column or literal, or a template with its holes filled."""
+        """Return a random word, column, literal or filled template of a kind."""
         if kind in COLUMNS or kind in SHORT:
             return self.random.choice((COLUMNS | SHORT)[kind])
         if kind in PICKED:
@@ -92,6 +92,6 @@ class _Chance:
 
 
 def generated(count: int, *, seed: int) -> list[GeneratedQuery]:
-    """Return questions over the tables of `generated_rows`; the same for the same seed."""
+    """Return queries over the tables of `generated_rows`; the same for the same seed."""
     chance = _Chance(seed)
     return [chance.query() for _ in range(count)]

@@ -1,6 +1,7 @@
 """Random tables by seed: every type, values at its edges and between them, nulls, and keys that join.
 
-Columns that a sum may safely touch (`n`, `sm`, `tn`, `li`, `e`, `m`) stand beside those whose edges overflow (`i`, `l`, `b`, `s`, `d`).
+Columns that a sum may safely use (`n`, `sm`, `tn`, `li`, `e`, `m`) are beside those whose edges overflow (`i`, `l`,
+`b`, `s`, `d`).
 """
 
 import datetime
@@ -16,10 +17,10 @@ import pyarrow as pa
 ROWS: Final = 48
 OTHER_ROWS: Final = 14
 NULLS: Final = 0.12
-"""How often a value is missing."""
+"""Probability of a null."""
 LAST_DAY: Final = 2**31 - 2
 LAST_MICROSECOND: Final = 9_150_000_000_000_000_000
-"""The last values on both sides that the hot cache takes."""
+"""The outermost values on both sides that the hot cache accepts."""
 DAY_US: Final = 86_400_000_000
 
 INNER = pa.struct([("h", pa.date32()), ("Big", pa.decimal128(38, 0)), ("t_list", pa.list_(pa.string()))])

@@ -1,6 +1,7 @@
 """Whole queries over `lab.d.t` and `lab.d.o`, by the item of the subset that they test.
 
-Those with ORDER BY by something unique are compared in order. `~` before a query: doubles are summed, so their last digits may differ.
+Queries with a unique ORDER BY are compared in order. `~` before a query: it sums doubles, so their last digits may
+differ.
 """
 
 QUERIES: dict[str, list[str]] = {

@@ -1,4 +1,4 @@
-"""Queries that only Spark answers, with the word that the reason names; and queries whose rows the hot engine leaves to Spark."""
+"""Queries that only Spark answers, with a word of the reason; and queries whose rows the hot engine leaves to Spark."""
 
 OUTSIDE: dict[str, str] = {
     "SELECT id + 1 FROM lab.d.t": "AS",

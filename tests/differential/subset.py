@@ -6,12 +6,12 @@ from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sql-hot.md").read_text()
 PARTS = ("Clauses", "Operators", "Functions", "Aggregates", "Windows", "Types")
-"""Sections of the page. Each has a table of items and of what Spark answers instead."""
+"""Sections of the page. Each has a table of items and of the cases that Spark answers instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing that the hot engine does exactly as Spark does it."""
+    """One feature that the hot engine executes exactly as Spark does."""
 
     part: str
     name: str
@@ -74,7 +74,7 @@ NODES = {
     "string": "Literal",
     "NULL": "Null",
 }
-"""The parser's classes whose rules belong to an item, by the item's name. Other items need no rule of their own."""
+"""Parser classes whose rules belong to an item, by item name. Other items need no rule."""
 
 
 def _items(part: str) -> list[Item]:

@@ -1,7 +1,7 @@
 """Parts of generated queries: words, columns and literals of each kind, and templates with holes for them.
 
-A template stands beside the item of the published subset that it tries. ``{whole}`` is a hole for a whole number, ``{truth}`` for a
-condition, ``{any}`` for anything; `PICKED` says which kinds such a hole may take.
+Each template is listed with the item of the published subset that it tests. ``{whole}`` is a hole for a whole number,
+``{truth}`` for a condition, ``{any}`` for anything. `PICKED` lists the kinds that such a hole may have.
 """
 
 from typing import Final

@@ -22,7 +22,7 @@ ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass
 
 
 def section(command: str) -> str:
-    """Return what the page says about one command."""
+    """Return the page's section about one command."""
     found = re.search(rf"^### `silt {command}\b.*?(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
     assert found, f"docs/cli.md has no section for silt {command}"
     return found[0]

@@ -19,7 +19,7 @@ NOT_RUN = {
     "silt spark status": "tells of the shared server, which the test does not use",
     "silt demo": "has a test of its own",
 }
-"""Commands that are not run, by a part of them, and why."""
+"""Commands that are not run, by a part of their text, with the reason."""
 
 
 def commands() -> list[str]:
@@ -63,7 +63,7 @@ def test_every_command_runs_in_order_by_copy_and_paste(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("SILT_LAKE", "SILT_EVENT_LOG"):
-        monkeypatch.setenv(name, "")  # so that what the page exports is taken back
+        monkeypatch.setenv(name, "")  # so that an export of the page is reverted
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SILT_SPARK_REMOTE", connect_server.address)
     failed = {}

@@ -1,4 +1,4 @@
-"""The page of what a query may have is the list that the gate works by."""
+"""The page of allowed SQL equals the list that the gate uses."""
 
 import re
 from pathlib import Path

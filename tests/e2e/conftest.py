@@ -10,12 +10,12 @@ PRICES = "shop.eu.prices"
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests promise does not depend on a power cut."""
+    """Skip fsync: no test here depends on a power cut."""
     monkeypatch.setenv("SILT_DURABLE", "no")
 
 
 def make_lake(path: Path) -> Path:
-    """Make a lake with two datasets: people by a text, prices by a text and a number."""
+    """Create a lake with two datasets: people by a text, prices by a text and a number."""
     people = (
         "id STRING, name STRING, age INT, score DOUBLE, pay DECIMAL(10,2), born DATE, at TIMESTAMP, tags ARRAY<STRING>"
     )
@@ -27,11 +27,11 @@ def make_lake(path: Path) -> Path:
 
 @pytest.fixture
 def lake(lake_path: Path) -> Path:
-    """A lake of one test's own."""
+    """A lake for one test."""
     return make_lake(lake_path)
 
 
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake for tests that show that nothing is changed."""
+    """A lake for tests that check that nothing is changed."""
     return make_lake(tmp_path_factory.mktemp("untouched") / "lake")

@@ -1,4 +1,4 @@
-"""Calling `silt` as a user does: as a process of its own, or, where the process does not matter, in this one."""
+"""Calls of `silt` as a user makes them: in a separate process, or in this one where the process does not matter."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call answered."""
+    """Result of a call."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Result:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error as JSON; nothing else may be on standard error."""
+        """The error as JSON; standard error has nothing else."""
         found: dict[str, dict[str, Any]] = json.loads(self.err)
         assert set(found) == {"error"}
         assert set(found["error"]) == {"kind", "reason", "message"}
@@ -40,7 +40,7 @@ class Result:
 
 
 def process(*arguments: object, stdin: str | None = None, **environment: str) -> Result:
-    """Run `silt` as a process of its own."""
+    """Run `silt` in a separate process."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         input=stdin,
@@ -67,7 +67,7 @@ def silt(*arguments: object, stdin: str = "") -> Result:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return every file below a folder with a digest of its bytes, to show that nothing has changed."""
+    """Return every file below a folder with a digest of its bytes, to check that nothing has changed."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")

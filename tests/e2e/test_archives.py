@@ -1,4 +1,4 @@
-"""`make setup` records class archives, and a JVM that starts afterwards uses them."""
+"""`make setup` records class archives, and later JVMs use them."""
 
 from pathlib import Path
 

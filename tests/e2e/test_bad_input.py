@@ -1,4 +1,4 @@
-"""Every refusal has a kind, an exit code and a message that names what is wrong; and it changes nothing."""
+"""Every refusal has a kind, an exit code and a message that names the error; it changes nothing."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from tests.e2e.conftest import PEOPLE, PRICES
 from tests.e2e.silt import contents, silt
 
 Facts = str | tuple[str, ...]
-"""A name, a number or an option that a message names, or several."""
+"""One or several facts in a message: a name, a number or an option."""
 CODES = {"invalid_request": 2, "not_found": 3, "conflict": 4}
 SLIPS = re.compile(
     r"(?<!\.)\.\.(?=\s)|\?\.|: :|\b1 (rows|keys|files|hours|columns)\b|\ba [aei]\w|\(s\)|[a-z]= |[a-z]=,"
 )
-"""Slips of the pen: a doubled point or colon, a wrong plural or article, the spelling of Python's arguments."""
+"""Typing errors: a doubled point or colon, a wrong plural or article, the spelling of Python's arguments."""
 A_ROW = '{"id": "a"}'
 SCHEMA = "id STRING, n INT"
 

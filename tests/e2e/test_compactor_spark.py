@@ -45,7 +45,7 @@ class Bench:
         return self.made[-1]
 
     def check(self, *, folded: bool) -> None:
-        """See that every row is there once, and whether it is in base."""
+        """Check that every row exists once, and whether it is in base."""
         found = self.lake.dataset(NAME).to_arrow()
         assert found.num_rows == len(self.rows)
         assert dict(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True)) == self.rows
@@ -57,7 +57,7 @@ class Bench:
             assert sorted(pa.concat_tables(in_base)["id"].to_pylist()) == sorted(self.rows)
 
     def fold_when_resumed(self) -> dict[str, str]:
-        """Let a fold be due as soon as the compactors are resumed; return their environment."""
+        """Make a fold due when the compactors are resumed; return their environment."""
         overdue(self.lake, "fold")
         return {"SILT_FOLD_CRON": EVERY_MINUTE}
 
@@ -82,10 +82,10 @@ def until(condition: Callable[[], Any], *, seconds: float = WAIT_SECONDS) -> Any
 
 
 def written(base: Path) -> bool:
-    """Tell whether a job has written into base, committed or not; cheap, as the job needs the processor."""
+    """True if a job has written into base, committed or not. The check is cheap, as the job needs the processor."""
     try:
         return any(base.rglob("*.parquet"))
-    except FileNotFoundError:  # Spark has just moved what it wrote
+    except FileNotFoundError:  # Spark has just moved its output
         return True
 
 
@@ -104,7 +104,7 @@ def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once
         until(lambda: written(base))
         first.send(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
-    landed = store_of(bench.lake.dataset(NAME)).snapshot().watermark > 0  # on a busy machine the signal may come late
+    landed = store_of(bench.lake.dataset(NAME)).snapshot().watermark > 0  # on a busy machine the signal may arrive late
     if not landed:
         assert second.wait_for("cycle_ended")["failed"] == 0
     bench.check(folded=True)

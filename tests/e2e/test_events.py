@@ -27,7 +27,7 @@ def _own_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["sqlite:///", "delta://"])
 def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A log with a history, named by the environment."""
+    """A log with a history, whose address is in the environment."""
     uri = f"{request.param}{tmp_path}/log"
     monkeypatch.setenv("SILT_EVENT_LOG", uri)
     (tmp_path / "in.ndjson").write_text("\n".join(LINES) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Each kind of file in a lake cut, emptied, garbled, made unreadable: every command ends with one line and the right code."""
+"""Each kind of file in a lake cut, emptied, garbled or unreadable: commands end with one line and the right code."""
 
 import json
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     "damages", ["denied", pytest.param("cut,empty,garbled,zeros,folder,gone", marks=pytest.mark.deep)]
 )
 def test_no_damage_to_a_file_ends_a_command_with_anything_but_one_line(damages: str):
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are root's alone
+    with tempfile.TemporaryDirectory() as folder:  # only root can read pytest's own folders
         Path(folder).chmod(0o777)
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.fuzzed_lake", folder, damages],

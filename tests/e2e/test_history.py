@@ -1,4 +1,4 @@
-"""silt history, silt status and silt compact --cycle show what cycles did; without Spark."""
+"""silt history, silt status and silt compact --cycle show the results of cycles; without Spark."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Logs by the command."""
+"""Commands on logs."""
 
 import json
 from pathlib import Path

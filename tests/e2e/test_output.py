@@ -56,7 +56,7 @@ def test_every_time_is_in_utc_and_ends_in_z(lake: Path, call: tuple[str, ...], f
 
 
 def completed(line: str, **variables: str) -> list[str]:
-    """Return what bash would offer for the last word of a line."""
+    """Return the completions that bash offers for the last word of a line."""
     words = line.split(" ")
     done = process(_SILT_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **variables)
     return sorted(done.out.split())

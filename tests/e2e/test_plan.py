@@ -1,4 +1,4 @@
-"""silt compact --plan: what a cycle would do now, and why the rest is left out; without Spark."""
+"""silt compact --plan: the jobs of a cycle now, and the reason for each omitted candidate; without Spark."""
 
 from pathlib import Path
 

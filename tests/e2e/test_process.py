@@ -1,4 +1,4 @@
-"""Promises that need a process of its own: loaded modules, start time, signals, pipes, terminals."""
+"""Promises that need a separate process: loaded modules, start time, signals, pipes, terminals."""
 
 import array
 import fcntl
@@ -49,7 +49,7 @@ sys.exit(code)
 
 
 def loaded(*call: object) -> str:
-    """Run a command and return which heavy packages it loaded."""
+    """Run a command and return the heavy packages that it loaded."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW_MODULES, *map(str, call)],
         capture_output=True,
@@ -63,7 +63,7 @@ def loaded(*call: object) -> str:
 
 @pytest.mark.parametrize("call", LIGHT, ids=lambda call: call[0])
 def test_a_command_that_needs_no_spark_loads_nothing_heavy(lake: Path, call: list[str]):
-    journal = "sqlalchemy" if call[0] == "vacuum" else ""  # it writes down what it does
+    journal = "sqlalchemy" if call[0] == "vacuum" else ""  # it writes to the journal
     assert loaded("--lake", lake, *call) == journal
 
 
@@ -134,7 +134,7 @@ def test_a_closed_pipe_ends_quietly(lake: Path):
 
 
 def waiting_bytes(pipe: IO[bytes]) -> int:
-    """Return the number of bytes that were written and not yet read."""
+    """Return the number of bytes written but not yet read."""
     found = array.array("i", [0])
     fcntl.ioctl(pipe.fileno(), termios.FIONREAD, found)
     return found[0]
@@ -145,9 +145,9 @@ AS_OF_A_CONNECT_CLIENT = ("PYTHONFAULTHANDLER=1", "SPARK_CONNECT_MODE_ENABLED=1"
 
 
 def interruptible(*call: object) -> "subprocess.Popen[bytes]":
-    """Start a command in a group of its own; a shell's job may ignore interrupts, this one must not.
+    """Start a command in its own process group; a shell's job may ignore interrupts, this one must not.
 
-    It refuses no product of tables: that is what keeps Spark busy for as long as a test wants.
+    The limit on cross joins is off: a cross join keeps Spark busy as long as a test needs.
     """
     return subprocess.Popen(
         ["env", "--default-signal=INT", *AS_OF_A_CONNECT_CLIENT, "SILT_QUERY_PAIRS=0", *COMMAND, *map(str, call)],
@@ -159,7 +159,7 @@ def interruptible(*call: object) -> "subprocess.Popen[bytes]":
 
 
 def interrupted(child: "subprocess.Popen[bytes]") -> bytes:
-    """Press Ctrl-C, which reaches the whole group; return what the command then says."""
+    """Send Ctrl-C to the whole group; return the command's output."""
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=TIMEOUT_SECONDS)
     assert (child.returncode, out) == (130, b""), err
@@ -167,7 +167,7 @@ def interrupted(child: "subprocess.Popen[bytes]") -> bytes:
 
 
 def running(group: int) -> list[str]:
-    """Return the names of a group's processes, those that only wait to be buried left out."""
+    """Return the names of a group's processes, without zombies."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -194,7 +194,7 @@ def test_an_interrupt_ends_with_130(lake: Path):
     child.stdin.flush()
     pipe = child.stdin
     wait_for(lambda: not waiting_bytes(pipe))
-    time.sleep(0.5)  # it has the row, and waits for more
+    time.sleep(0.5)  # it has read the row, and waits for more
     assert interrupted(child).startswith(b"silt: Interrupted")
     assert silt("--lake", lake, "--json", "head", PEOPLE).data == []
 
@@ -208,13 +208,13 @@ SLOW = (
 @pytest.mark.spark
 @pytest.mark.parametrize("seconds", [0.0, 1.0, pytest.param(20.0, marks=pytest.mark.deep)])
 def test_an_interrupt_of_spark_is_one_line_and_leaves_no_jvm(lake: Path, seconds: float):
-    """At once its JVM is only starting, after a while it is busy with the query."""
+    """At once, the JVM is still starting; later it is busy with the query."""
     child = interruptible("--lake", lake, "sql", SLOW)
     try:
         wait_for(lambda: "java" in running(child.pid))
     except AssertionError as late:
         left = running(child.pid)
-        os.killpg(child.pid, signal.SIGABRT)  # Python shows where it was
+        os.killpg(child.pid, signal.SIGABRT)  # Python prints the position of the interrupt
         pytest.fail(f"no JVM was started; running: {left}; {child.communicate(timeout=TIMEOUT_SECONDS)} {late}")
     time.sleep(seconds)
     err = interrupted(child)
@@ -253,7 +253,7 @@ except Unavailable:
 
 @pytest.fixture
 def without_jars(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a Spark server is started, and ends at once for want of its jars."""
+    """An environment in which a Spark server starts, and ends at once because its jars are missing."""
     (tmp_path / "jars").mkdir()
     return os.environ | {
         "SILT_SPARK_SHARED": "yes",
@@ -268,7 +268,7 @@ def test_a_person_at_a_terminal_reads_that_spark_starts_before_it_does(lake: Pat
     with subprocess.Popen(call, stdin=end, stdout=end, stderr=end, env=without_jars | {"TERM": "xterm"}) as child:
         os.close(end)
         shown = b""
-        with suppress(OSError):  # the terminal is closed when the child has gone
+        with suppress(OSError):  # the terminal is closed after the child has ended
             while piece := os.read(terminal, 4096):
                 shown += piece
         os.close(terminal)

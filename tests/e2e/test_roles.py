@@ -32,7 +32,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "events import": ("events", "import", "events.ndjson"),
     "events migrate": ("events", "migrate"),
 }
-"""What puts something in: only the role `all` may."""
+"""Commands that write data: only the role `all` may run them."""
 COMPACTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "compact": (
         ("compact", NAME),
@@ -82,7 +82,7 @@ READS: dict[str, tuple[tuple[str, ...], ...]] = {
     "events rebuild": (("events", "rebuild"),),
     "events report": (("events", "report"),),
 }
-"""What only looks: every role may, and nothing in the lake is changed."""
+"""Commands that only read: every role may run them, and the lake is unchanged."""
 NO_LAKE = {"spark start", "spark stop", "spark status"}
 REFUSED = [
     *((role, call) for call in WRITES.values() for role in ("reader", "compactor")),
@@ -100,7 +100,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:  # noqa
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with a journal, and an event log beside it."""
+    """A lake with a journal, and an event log in the same folder."""
     root = tmp_path_factory.mktemp("roles")
     with pytest.MonkeyPatch.context() as patch, Lake.open(root / "lake") as lake:
         patch.setenv("SILT_EVENT_LOG", f"delta://{root}/events")

@@ -1,4 +1,4 @@
-"""The Spark server that commands share: one server, joined by all, ended when it is idle."""
+"""The Spark server that commands share: one server for all commands, ended when it is idle."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.spark
 
 
 class User:
-    """A user with a lake and a separate cache that links to the jars and class archives of ours."""
+    """A user with a lake and a separate cache that links to our jars and class archives."""
 
     def __init__(self, folder: Path) -> None:
         self.cache = folder / "cache" / "siltstone"
@@ -101,13 +101,13 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
 
 @pytest.fixture(scope="module")
 def first_two(user: User) -> list[Result]:
-    """Two commands that both need Spark, at the same moment, and find none."""
+    """Two commands that both need Spark at the same moment, while no server runs."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda _: user.silt("sql", COUNT, "--engine", "spark"), range(2)))
 
 
 def wait_until_gone(user: User) -> None:
-    """Wait for the server, and for its daemon, which ends a moment later."""
+    """Wait until the server and its daemon have ended; the daemon ends a moment later."""
     clock = SystemClock()
     deadline = clock.monotonic_seconds() + GONE_SECONDS
     while user.silt("spark", "status").data["running"] or daemon_lives(user.place):
@@ -163,7 +163,7 @@ def test_a_damaged_state_is_repaired_and_the_server_goes_on(user: User):
 
 @pytest.mark.usefixtures("first_two")
 def test_python_processes_go_with_the_last_client(user: User, tmp_path: Path):
-    """Spark keeps one for every session that ran Python."""
+    """Spark holds a Python process for every session that ran Python."""
     clock = SystemClock()
     other = f"{NAME}2"
     user.silt("create", other, "--key", "id", "--schema", "id STRING")
@@ -180,7 +180,10 @@ def test_python_processes_go_with_the_last_client(user: User, tmp_path: Path):
 
 @pytest.mark.usefixtures("first_two")
 def test_a_client_whose_server_dies_gets_an_error_soon_and_then_another_server(user: User):
-    """The client is at work, and hears of it, when the daemon is killed; the server that it gets next ends with it."""
+    """A busy client gets an error when the daemon is killed.
+
+    The next server ends with that client.
+    """
     before = user.running()
     environment = os.environ | user.environment | {"SILT_SPARK_IDLE_MINUTES": "0.03"}
     client = subprocess.Popen(
@@ -205,19 +208,19 @@ def test_a_client_whose_server_dies_gets_an_error_soon_and_then_another_server(u
         assert SystemClock().monotonic_seconds() - killed < 60
         assert client.stdout.readline() == "2\n"
     assert not listens(before.port)
-    wait_until_gone(user)  # the new one ends soon after its last client
-    user.silt("spark", "stop", "--force")  # that for jobs
+    wait_until_gone(user)  # the new server ends soon after its last client
+    user.silt("spark", "stop", "--force")  # the server for jobs
     assert user.silt("spark", "stop").data == {"stopped": 0}
     assert user.silt("spark", "status", "--ui").error["kind"] == "invalid_request"
 
 
 NEVER_ENDS = "SELECT repeat('a', 34) RLIKE '(.*a){18}b' AS x"
-"""A constant that Spark works out while it plans; it hears no interrupt."""
+"""A constant that Spark computes during planning; it ignores interrupts."""
 
 
 READ = "a.b.n"
 GROWS = f"SELECT sum(x * y) FROM (SELECT x, explode(sequence(1, n)) y FROM (SELECT n, explode(sequence(1, n)) x FROM {READ}))"
-"""With a large n it reads for days, and obeys. With 2 the sum is 9."""
+"""With a large n it reads for days, and can be interrupted. With 2 the sum is 9."""
 READING_CLIENT = """
 import sys
 import threading
@@ -246,25 +249,25 @@ with Lake.open(sys.argv[1]) as lake, ThreadPoolExecutor(1) as pool:
     print("answer:", answer.rows[0][0], flush=True)
     print("stream:", stream.result(), flush=True)
 """
-"""Says how many of its two reads are at work, and then what came of them."""
+"""Reports the number of its two running reads, and then their results."""
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """What clients met whose server was replaced."""
+    """Results of clients whose server was replaced."""
 
     before: RunningServer
     late: Result
-    """The query that did not obey."""
+    """The query that ignored its time limit."""
     job: Result
-    """A job that ran meanwhile."""
+    """A job that ran at the same time."""
     read: list[str]
     """Output of a client whose reads ran on that server."""
 
 
 @pytest.fixture(scope="module")
 def replaced(user: User, first_two: list[Result]) -> Replaced:
-    """Let a query disobey its time limit beside another client's reads, until its server is replaced."""
+    """Let a query exceed its time limit beside another client's reads, until its server is replaced."""
     assert len(first_two) == 2
     user.silt("create", READ, "--key", "id", "--schema", "id STRING, n BIGINT")
     user.silt("upsert", READ, "--row", '{"id": "x", "n": 1000000}')
@@ -280,7 +283,7 @@ def replaced(user: User, first_two: list[Result]) -> Replaced:
     with reader:
         while "2" not in (line := reader.stdout.readline()):
             assert line.startswith("at work")
-        user.silt("upsert", READ, "--row", '{"id": "x", "n": 2}')  # who asks again reads this
+        user.silt("upsert", READ, "--row", '{"id": "x", "n": 2}')  # a caller that repeats the query reads this
         late = user.silt("sql", NEVER_ENDS, "--timeout", "15")
         job = user.silt("compact", NAME)
         clock = SystemClock()
@@ -304,7 +307,7 @@ def test_a_server_whose_query_does_not_obey_is_replaced_and_jobs_do_not_notice(u
 
 @pytest.mark.deep
 def test_a_query_of_another_client_runs_again_on_the_replacement_server(replaced: Replaced):
-    """A stream is not: rows of it were given away already. It says why."""
+    """A stream is not repeated, because its caller has received rows. The error gives this reason."""
     answer, stream = replaced.read
     assert answer == "answer: 9"
     assert stream == f"stream: {SERVER_ENDED}"

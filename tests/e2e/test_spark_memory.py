@@ -1,4 +1,4 @@
-"""Spark runs out of memory in a query: the error has that reason, the process lives, the next query has a Spark."""
+"""Spark runs out of memory in a query: the error has that reason, the process survives, the next query has a Spark."""
 
 import os
 import subprocess

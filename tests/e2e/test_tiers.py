@@ -1,4 +1,4 @@
-"""silt tiers: the rules by which logs are rolled up, of the lake and of one dataset; silt create for logs without duplicates."""
+"""silt tiers: roll-up rules of the lake and of one dataset; silt create for logs without duplicates."""
 
 import re
 from pathlib import Path

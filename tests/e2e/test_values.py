@@ -1,4 +1,4 @@
-"""Values through the command: shown values are read back, and a value that cannot be shown is a named error."""
+"""Values through commands: printed values can be read back, and a value that cannot be printed is a named error."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The commands that work on Spark: one chain and the demo, through a Connect server."""
+"""Commands that use Spark: one chain and the demo, through a Connect server."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The hot cache over real datasets, without Spark: the merged view, fresh after whatever happens to a dataset."""
+"""The hot cache over real datasets, without Spark: the merged view, fresh after every change of a dataset."""
 
 import random
 import shutil
@@ -16,9 +16,7 @@ from siltstone import Dataset, Lake, NotFound, Settings
 from siltstone.compaction.operations.garbage_collection import purge_files
 from siltstone.model.columns import APP_CONTENT
 from siltstone.model.commit import Commit, CommitKind
-from siltstone.query.hot import NotResident, memory_reclaim
-from siltstone.query.hot import change_set as delta_room
-from siltstone.query.hot import fill as fill_room
+from siltstone.query.hot import NotResident, change_set, fill, memory_reclaim
 from tests.support import clicks
 from tests.support.folds import fold_by_arrow
 from tests.support.hot import ask, assert_same, bag, fold_log, hot_table
@@ -49,7 +47,7 @@ def dataset(lake: Lake) -> Dataset:
 def test_a_keyed_dataset_has_the_same_rows_after_each_step_of_a_random_history(
     lake: Lake, seed: int, group_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_room, "GROUP_ROWS", group_rows)
+    monkeypatch.setattr(change_set, "GROUP_ROWS", group_rows)
     chance = random.Random(seed)
     made = create(lake)
     for step in range(20):
@@ -103,8 +101,8 @@ def test_a_log_has_the_same_rows_after_each_step_of_a_random_history(
 
 
 def test_a_fill_in_many_pieces_has_the_same_rows(lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fill_room, "PIECE_ROWS", 20)
-    monkeypatch.setattr(fill_room, "BATCH_ROWS", 7)
+    monkeypatch.setattr(fill, "PIECE_ROWS", 20)
+    monkeypatch.setattr(fill, "BATCH_ROWS", 7)
     fold_by_arrow(dataset, files=3, group_rows=10)
     dataset.upsert([person(5, n=-5), person(200)])
     dataset.tombstone([key(6)])
@@ -263,7 +261,7 @@ def test_a_failed_query_does_not_affect_the_next(lake: Lake, dataset: Dataset) -
 
 
 def noise(count: int, *, seed: int = 0) -> pa.Table:
-    """Rows that hardly compress: some 60 bytes each."""
+    """Rows that hardly compress: about 60 bytes each."""
     chance = random.Random(seed)
     rows = people(count)
     texts = pa.array([chance.randbytes(30).hex() for _ in range(count)])
@@ -288,7 +286,7 @@ def test_a_fill_that_would_not_fit_is_refused_before_it_starts(tmp_path: Path) -
 def test_a_fill_that_outgrows_its_estimate_is_stopped_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fill_room, "ESTIMATE_MARGIN", 0.0)
+    monkeypatch.setattr(fill, "ESTIMATE_MARGIN", 0.0)
     with Lake.open(tmp_path / "lake", settings=Settings(durable=False, hot_cache_mb=1)) as lake:
         made = create(lake)
         made.upsert(noise(40_000))
@@ -405,7 +403,7 @@ def test_a_purge_or_drop_of_the_same_lake_evicts_the_rows(lake: Lake, dataset: D
 @pytest.mark.usefixtures("dataset")
 def test_a_partly_fetched_result_blocks_no_other_query(lake: Lake) -> None:
     lake.hot.fill(NAME)
-    for _ in range(2):  # the second gets the transaction of the first
+    for _ in range(2):  # the second dataset gets the transaction of the first
         with lake.hot.pinned([NAME]) as hot:
             assert hot.cursor.sql(f"SELECT n FROM {hot.tables[NAME]}").to_arrow_table().num_rows == 100
             hot.cursor.execute(f"SELECT n FROM {hot.tables[NAME]}").fetchone()
@@ -486,7 +484,7 @@ def test_an_evicted_table_serves_its_readers_to_the_end(lake: Lake, dataset: Dat
     ],
 )
 def test_the_engine_has_no_external_access(lake: Lake, text: str) -> None:
-    variable = pa.table({"a": [1]})  # of this process: no table of the engine
+    variable = pa.table({"a": [1]})  # a Python variable of this process, not a table of the engine
     lake.hot.fill(NAME)
     with pytest.raises(duckdb.Error), lake.hot.pinned([NAME]) as hot:
         hot.cursor.execute(text)

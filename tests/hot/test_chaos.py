@@ -1,4 +1,4 @@
-"""A hundred threads ask, write, evict, pin, purge and cancel at once: every answer is one state, and none is old."""
+"""A hundred threads query, write, evict, pin, purge and cancel at once: every answer is one current state."""
 
 import random
 import threading
@@ -23,11 +23,11 @@ END_SECONDS = 60.0
 
 
 class NoSpark(Exception):  # noqa: N818
-    """A question went to Spark, which is not there: small datasets that are filled or evicted at that moment."""
+    """A query was routed to Spark, which is absent: a small dataset was being filled or evicted at that moment."""
 
 
 class Chaos:
-    """What the threads do; `wrong` says what should never have been seen."""
+    """Actions of the threads; `wrong` collects forbidden observations."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -97,7 +97,7 @@ class Chaos:
 
 
 def at_once(chaos: Chaos, seconds: float) -> None:
-    """Let all threads work for a while; each must end soon after that."""
+    """Run all threads for a while; each must end soon after that."""
     stop = threading.Event()
 
     def work(do: Callable[[random.Random], None], seed: int, pause: float) -> None:
@@ -108,7 +108,7 @@ def at_once(chaos: Chaos, seconds: float) -> None:
                 chaos.done[do.__name__] += 1
             except (NoSpark, NotFound, Unavailable) as error:
                 chaos.done[f"{do.__name__} {type(error).__name__}"] += 1
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is wrong
+            except Exception as error:  # noqa: BLE001  # every exception is an error here
                 chaos.wrong.append(f"{do.__name__}: {error!r}")
             stop.wait(pause)
 

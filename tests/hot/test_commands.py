@@ -155,9 +155,9 @@ def test_bad_calls_are_refused_and_leave_no_directive(lake: Lake) -> None:
 def test_a_dataset_that_does_not_fit_is_refused_by_warm_and_named_by_pin(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from siltstone.query.hot import fill as fill_room
+    from siltstone.query.hot import fill
 
-    monkeypatch.setattr(fill_room, "BLOCK_BYTES", 2**50)
+    monkeypatch.setattr(fill, "BLOCK_BYTES", 2**50)
     result = silt("--lake", str(lake.path), "--json", "cache", "warm", NAME)
     assert (result.code, result.error["kind"]) == (5, "unavailable")
     assert NAME in result.error["message"]

@@ -1,4 +1,7 @@
-"""The hot cache in a process beside a writer and a compactor: no acknowledged write is missed, and every answer is one state."""
+"""The hot cache in a process beside a writer and a compactor.
+
+No acknowledged write is missed, and every answer is one state.
+"""
 
 import time
 from pathlib import Path
@@ -22,7 +25,10 @@ def acknowledged(signals: Path) -> int:
 
 
 def follow(lake_path: Path, signals: Path, *, log: bool, steps: int) -> dict[str, int]:
-    """Ask again and again while others write and compact; every answer must be that of its sequence, and no older one."""
+    """Query repeatedly while other processes write and compact.
+
+    Every answer must match its sequence, which must not be older than the last acknowledged one.
+    """
     name = clicks.NAME if log else people.NAME
     with Lake.open(lake_path, settings=Settings(durable=False)) as lake:
         clicks.create(lake) if log else people.create(lake)

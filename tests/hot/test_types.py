@@ -1,4 +1,4 @@
-"""Every type of the lake goes through the hot cache and comes back as it was: types, values, signs and nulls."""
+"""Every type of the lake passes through the hot cache unchanged: types, values, signs and nulls."""
 
 import datetime
 import decimal
@@ -75,7 +75,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def rows(*, start: int = 0) -> pa.Table:
-    """One row for each value, one of nulls, and two more for each, so that the columns are worth compressing."""
+    """One row for each value, one row of nulls, and two more for each value, so that columns are worth compressing."""
     nulls = [*range(5), None] * 3
     columns = {n: [None if at is None else values[at] for at in nulls] for n, (_, values) in VALUES.items()}
     return pa.table({"id": [f"{start + at:04d}" for at in range(len(nulls))]} | columns, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""One warm worker for all tests here: each lake has a pool of its own, which takes the worker over from the one before."""
+"""One warm worker for all tests here: each lake has its own pool, which takes over the worker of the previous pool."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ OpenLake = Callable[..., Lake]
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[list[WorkerProcess]]:
-    """The worker, if there is one."""
+    """The warm worker, if it exists."""
     workers: list[WorkerProcess] = []
     yield workers
     for worker in workers:
@@ -30,7 +30,7 @@ def warm() -> Iterator[list[WorkerProcess]]:
 
 @pytest.fixture
 def open_lake(warm: list[WorkerProcess], tmp_path: Path) -> Iterator[OpenLake]:
-    """Open a lake whose jobs go to the warm worker; with `fresh`, to one of its own."""
+    """Open a lake whose jobs run in the warm worker; with `fresh`, in a new one."""
     with ExitStack() as opened:
 
         def open_one(name: str = "lake", *, fresh: bool = False, **changed: Any) -> Lake:  # noqa: ANN401

@@ -34,7 +34,7 @@ GONE_SECONDS = 10.0
 
 
 class Bench:
-    """A lake, and the compactors that keep it."""
+    """A lake and its compactors."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class Bench:
         return self.made[-1]
 
     def job(self, *, name: str = NAME) -> tuple[str, int]:
-        """Return how the last job of a dataset ended, and in which cycle."""
+        """Return the outcome of the last job of a dataset, and its cycle."""
         record = self.lake.jobs(1, dataset=name)[0]
         return record.status.name, record.cycle
 
@@ -69,12 +69,12 @@ def until(condition: Callable[[], Any], *, seconds: float = WAIT_SECONDS) -> Any
 
 
 def rolling_up(log: Dataset) -> bool:
-    """True once Spark's tasks make the files of a roll-up."""
+    """True once Spark's tasks write the files of a roll-up."""
     return any((log.path / "base" / "data").glob("*/0/tier-*"))
 
 
 def folding(log: Dataset) -> bool:
-    """True once a fold has written something, or is over."""
+    """True once a fold has written a file, or has ended."""
     return any((log.path / "base" / "data").rglob("*.parquet"))
 
 
@@ -146,7 +146,7 @@ def test_a_compactor_that_is_killed_in_a_fold_is_replaced_and_leaves_no_worker(b
     jobs = [(record.status.name, record.recovered) for record in bench.lake.jobs()]
     assert jobs in (
         [("COMPLETED", False), ("FAILED", True)],  # it died before its commit
-        [("COMPLETED", True)],  # or after it: completed by recovery, and nothing is left to do
+        [("COMPLETED", True)],  # or after it: recovery completes the job, and no work is left
     )
     assert log.vacuum(dry_run=True).files == (), "what the dead one wrote was swept"
 

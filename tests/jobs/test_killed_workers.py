@@ -1,6 +1,6 @@
-"""Workers and parents that die: nothing is lost or doubled, jobs are tried again or reported, and no JVM stays.
+"""Workers and parents that die: nothing is lost or doubled, jobs are retried or reported, and no JVM stays.
 
-The order is that of the fewest starts of a JVM: those that leave the warm worker alive come first.
+The order minimizes starts of a JVM: tests that keep the warm worker alive are first.
 """
 
 import time
@@ -27,7 +27,10 @@ from tests.support.roll_ups import AT, HOUR, NAME, SETTINGS, base_files, leftove
 pytestmark = pytest.mark.spark
 PLACES = {"job.began", "job.done"}
 GONE_SECONDS = 60.0
-"""A JVM is killed at once; on a busy machine it takes a while until the killer and the kernel have come to it."""
+"""Longest wait for the end of a killed JVM.
+
+The kill is immediate, but a busy machine delays the killer and the kernel.
+"""
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 180.0) -> bool:
@@ -38,7 +41,7 @@ def wait_for(what: Callable[[], bool], seconds: float = 180.0) -> bool:
 
 
 def run_one_cycle(path: str) -> None:
-    """Runs in a child: a lake whose jobs go to workers of its own."""
+    """Runs in a child: a lake whose jobs run in its own workers."""
     with Lake.open(path, settings=SETTINGS) as lake:
         lake.run_cycle(only=["daily"], force=True)
 
@@ -93,7 +96,7 @@ def test_a_worker_that_is_killed_over_seven_files_finishes_a_fold_by_halving(
 
 def test_a_worker_killed_in_the_middle_of_spark_loses_and_doubles_nothing(open_lake: OpenLake) -> None:
     lake = open_lake()
-    log = make_log(lake, files=3, rows=50_000)  # too few to be split: the job is tried again as it is
+    log = make_log(lake, files=3, rows=50_000)  # too few to be split: the job is retried unchanged
     arrange(lake.path, kill_in_spark=True, once=True)
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert (done.outcome, done.attempts) == ("done", 2)

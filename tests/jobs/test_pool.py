@@ -167,7 +167,7 @@ def test_closing_ends_the_workers_and_removes_their_folders(open_lake: OpenLake)
 
 
 def test_a_worker_whose_input_ends_while_it_works_ends_at_once(open_lake: OpenLake) -> None:
-    """As when the parent is killed; the lake's own folder is where it stands still."""
+    """As when the parent is killed. A fault file in the lake's folder pauses the worker."""
     lake = open_lake(fresh=True)
     make_log(lake, files=0)
     arrange(lake.path, pause_seconds=600)

@@ -1,4 +1,4 @@
-"""Jobs in a worker: what they do, what they meet, and that one that fails does not stop the others."""
+"""Jobs in a worker: results and errors; a failed job does not stop the others."""
 
 import hashlib
 import resource
@@ -71,7 +71,7 @@ def test_a_million_rows_are_rewritten_without_passing_the_driver(open_lake: Open
 
 
 def cluster(lake: Lake, name: str) -> JobResult:
-    """Cluster a log of one period; unlike a roll-up that is done by the JVM itself."""
+    """Cluster a log of one period; unlike a roll-up, the JVM itself does the work."""
     jobs = tuple(whole_base(stores_of(lake)(name)))
     (done,) = run_cycle(Plan(cycle=1, budget_bytes=0, jobs=jobs, left_out=()), lake.maintenance.runner())
     return done
@@ -151,7 +151,7 @@ def test_commits_carry_the_epoch_of_the_lease_and_a_lower_one_is_fenced(open_lak
 
 @contextmanager
 def small_files_only(worker: WorkerProcess, size_bytes: int = 64 * 1024) -> Iterator[None]:
-    """Let no file of a worker, its JVM and that one's Python grow beyond a size, as on a disk that is nearly full."""
+    """Limit the size of every file of a worker, its JVM and the JVM's Python, as on a disk that is nearly full."""
     members = session_members(worker.pid)
     before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in members}
     for pid, (_, hard) in before.items():
@@ -171,7 +171,7 @@ def people(lake: Lake, name: str, rows: int) -> Dataset:
 
 
 def cycle_with_clustering(lake: Lake, *names: str) -> dict[tuple[str, str], JobResult]:
-    """Fold and roll up, and cluster these logs, all in one cycle; say by kind and dataset what came of it."""
+    """Fold, roll up and cluster these logs in one cycle; return the outcome by kind and dataset."""
     plan = lake.plan(only=["fold", "daily"], force=True)
     clusterings = [job for name in names for job in whole_base(stores_of(lake)(name))]
     done = run_cycle(replace(plan, jobs=(*clusterings, *plan.jobs)), lake.maintenance.runner())
@@ -186,7 +186,7 @@ def test_a_full_disk_is_reported_changes_nothing_and_keeps_the_worker(open_lake:
     noted.append([{"at": AT, "note": secrets.token_hex(8)} for _ in range(20_000)])
     small = make_log(lake, files=2, name="web.eu.small")
     make_log(lake, files=2, name="web.eu.first")
-    assert cluster(lake, "web.eu.first").outcome == "done"  # the JVM is up and has written
+    assert cluster(lake, "web.eu.first").outcome == "done"  # the JVM has started and has written
     pool = pool_of(lake)
     before = {name: state(lake, name) for name in (NAME, "web.eu.people", "web.eu.noted")}
     with small_files_only(idle_workers(pool)[0]):

@@ -1,8 +1,8 @@
-"""Processes that bring and take rows: writers, the first loader, readers and followers.
+"""Processes that write and read rows: writers, the first loader, readers and followers.
 
-An actor is the fixed part of a process; what it remembers is its `Proc` in the state. `steps`
-lists everything it could do next. One step is one durable or visible action; what touches only
-private memory is part of the step before it. A read checks itself against the oracle and reports
+An actor is the fixed part of a process; its memory is its `Proc` in the state. `steps`
+yields every possible next step. One step is one durable or visible action. An action in private
+memory is part of the step before it. A read checks itself against the oracle and reports
 through `State.wrong`.
 """
 
@@ -26,16 +26,16 @@ class Actor(Protocol):
 
     @property
     def name(self) -> str:
-        """Who it is in a trace."""
+        """Name of the process in a trace."""
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Everything it could do next."""
+        """Yield every possible next step."""
 
 
 def write_commit(dataset: Dataset, commit_id: str, batches: tuple[Batch, ...], before: Commit | None) -> Commit:
-    """A group of batches under the next sequences, rebuilt before each try.
+    """Return a commit of batches under the next sequences, rebuilt before each try.
 
-    A retry searches the log from where the first try (`before`) began.
+    A retry searches the log from the version of the first try (`before`).
     """
     head = dataset.changes.head
     first = head.value("siltstone.seq") + 1
@@ -51,7 +51,7 @@ def write_commit(dataset: Dataset, commit_id: str, batches: tuple[Batch, ...], b
 
 
 def acknowledged(state: State, me: int, batches: tuple[Batch, ...]) -> State:
-    """The caller gets the error; wrong if a newer incarnation existed when it called."""
+    """Record an acknowledgement; wrong if a newer incarnation existed at the start of the call."""
     proc = state.procs[me]
     dataset = state.datasets[proc.incarnation]
     acked = dataset.acked | {batch.name for batch in batches}
@@ -63,16 +63,16 @@ def acknowledged(state: State, me: int, batches: tuple[Batch, ...]) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes groups of batches, one commit per group, each acknowledged before the next begins.
+    """Writes groups of batches, one commit per group; each is acknowledged before the next begins.
 
-    Its handle is of incarnation 0 from the beginning, and it never looks at the registry again.
+    Its handle is for incarnation 0 from the start. It never reads the registry again.
     """
 
     name: str
     groups: tuple[tuple[Batch, ...], ...]
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Check and put of the group whose turn it is."""
+        """Check and put of the current group."""
         proc = state.procs[me]
         if proc.pc is Pc.START:
             proc = proc._replace(pc=Pc.CHECK, mark=state.registry)
@@ -108,13 +108,13 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class FirstLoader:
-    """Loads straight into an empty base; if another was first, its rows become a change batch."""
+    """Loads straight into an empty base; if another process wrote first, its rows become a change batch."""
 
     name: str
     batch: Batch
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Open changes, open base and plan, then the load's commit or the write's."""
+        """Open changes, open base and plan, then commit the load or the write."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.START:
@@ -172,7 +172,7 @@ class FirstLoader:
 
 
 def judge(world: World, state: State, proc: Proc, view: View, at: tuple[int, int]) -> str:
-    """What is wrong with rows read at this sequence, with the first load in them or not."""
+    """Return the error in rows read at this sequence, with or without the first load; empty if correct."""
     seq, loaded = at
     dataset = state.datasets[proc.incarnation]
     promised = {entry.batch.name for entry in dataset.history[:seq]}
@@ -188,12 +188,15 @@ def judge(world: World, state: State, proc: Proc, view: View, at: tuple[int, int
 
 
 def sequence_of(changes: Version, base: Version) -> int:
-    """The sequence of a snapshot: base may be ahead of the changes opened before it."""
+    """Return the sequence of a snapshot: base may be ahead of the changes opened before it."""
     return max(changes.value("siltstone.seq"), base.value("siltstone.fold"))
 
 
 def refused(world: World, dataset: Dataset, changes: Version, base: Version) -> bool:
-    """Whether a snapshot's tables are apart. Base may be ahead of the changes opened before it: these are opened again."""
+    """True if the tables of a snapshot are apart.
+
+    Base may be ahead of the changes opened before it: changes are opened again.
+    """
     newest = changes if world.breaks(Variant.READER_LOOKS_ONCE) else dataset.changes.head
     is_lost = lost(changes, base) and not world.breaks(Variant.READER_IGNORES_PRUNE)
     return is_lost or (behind(changes, base) and behind(newest, base))
@@ -201,13 +204,13 @@ def refused(world: World, dataset: Dataset, changes: Version, base: Version) -> 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the merged view `reads` times, each at least as new as the last and as every ack."""
+    """Reads the merged view `reads` times, each at least as new as the previous read and every acknowledgement."""
 
     name: str
     reads: int = 1
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Open changes, then open base and scan; a file that is gone means a new snapshot."""
+        """Open changes, then open base and scan; a missing file causes a new snapshot."""
         proc = state.procs[me]
         if proc.pc is Pc.START and state.registry >= 0:
             dataset = state.datasets[state.registry]
@@ -250,13 +253,13 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Keeps its own rows and sequence; a poll applies new changes, or refills after a prune."""
+    """Stores its own rows and sequence; a poll applies new changes, or refills after a prune."""
 
     name: str
     polls: int = 2
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Open changes, then look at base and come forward."""
+        """Open changes, then read base and apply or refill."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.START:

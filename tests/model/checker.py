@@ -1,8 +1,8 @@
 """The search: every reachable state, breadth first, with the invariants checked in each.
 
-Breadth first, so the first violation found has a shortest trace. A state is stored once with the
-step that led to it; the trace is read back along those steps. The search is bounded: a scenario
-that outgrows `most` is an error, not a partial success.
+Because the search is breadth first, the first violation has a shortest trace. A state is stored once
+with the step that led to it. The trace is rebuilt from those steps. The search is bounded: a scenario
+with more than `most` states is an error, not a partial success.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.model.variants import Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A small history: where it starts, who takes part, and how much may go wrong.
+    """A small history: start state, actors and budget of faults.
 
-    `steals` is how often a lease may be taken from a holder that lives.
+    `steals` is the number of times that a lease may be acquired from a live holder.
     """
 
     actors: tuple[Actor, ...]
@@ -39,7 +39,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a search found; `events` counts transitions by their words without numbers and rows."""
+    """Result of a search; `events` counts transitions by event text without numbers and rows."""
 
     states: int
     transitions: int
@@ -49,7 +49,7 @@ class Report:
     trace: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """The counterexample as text."""
+        """Return the counterexample as text."""
         lines = [f"{i:>3}  {step}" for i, step in enumerate(self.trace, start=1)]
         return "\n".join([*lines, f"  => {self.violation}"])
 
@@ -59,7 +59,7 @@ class SearchTooLargeError(Exception):
 
 
 def wrong_history(dataset: Dataset) -> str:
-    """What is wrong with what was written and acknowledged; empty if nothing is."""
+    """Return the error in the written and acknowledged batches; empty if there is no error."""
     numbers = [entry.seq for entry in dataset.history]
     if numbers != list(range(1, len(numbers) + 1)):
         return f"sequences are not gapless and unique: {numbers}"
@@ -72,10 +72,10 @@ def wrong_history(dataset: Dataset) -> str:
 
 
 def wrong_tables(world: World, dataset: Dataset) -> str:
-    """What is wrong with what a read at this moment would meet; empty if nothing is."""
+    """Return the error that a read would meet now; empty if there is no error."""
     changes, base = dataset.changes.head, dataset.base.head
     if dataset.restored and apart(changes, base):
-        return ""  # until it is repaired nothing is read or acknowledged
+        return ""  # before the repair, reads and writes are refused
     if not dataset.readable(changes.files | base.files):
         return "a live file is not on disk"
     view = snapshot_view(world.kind, changes, base, world.broken)
@@ -90,7 +90,7 @@ def wrong_tables(world: World, dataset: Dataset) -> str:
 
 
 def violation_in(world: World, state: State) -> str:
-    """What is wrong with a state; empty if nothing is."""
+    """Return the violation in a state; empty if there is none."""
     if state.wrong:
         return state.wrong
     for dataset in state.datasets:
@@ -107,7 +107,7 @@ def violation_in(world: World, state: State) -> str:
 
 
 def successors(world: World, actors: tuple[Actor, ...], state: State) -> Iterator[Step]:
-    """Every next state, with the step's words."""
+    """Yield every next state, with the event text of its step."""
     for me, actor in enumerate(actors):
         proc = state.procs[me]
         if proc.pc in {Pc.DONE, Pc.DEAD}:
@@ -122,12 +122,12 @@ def successors(world: World, actors: tuple[Actor, ...], state: State) -> Iterato
 
 
 def worded(step: str) -> str:
-    """A step's words without its numbers and rows, as events are counted."""
+    """Return the event text of a step without numbers and rows, as `Report.events` counts it."""
     return " ".join(word for word in step.split() if word[0] not in "([{'0123456789")
 
 
 def explore(scenario: Scenario, broken: Variant | None = None, *, most: int = 2_000_000) -> Report:
-    """Visits every reachable state; stops at the first violation.
+    """Visit every reachable state; stop at the first violation.
 
     Raises:
         SearchTooLargeError: The scenario has more than `most` states.

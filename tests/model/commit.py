@@ -1,4 +1,4 @@
-"""The one commit path of the model: check, put, and what may go wrong between and after them.
+"""The one commit path of the model: check, put, and possible faults between and after them.
 
 Flow of a commit:
     1. check: search the log since the plan for the commit's id; refuse if an entry since the plan
@@ -10,8 +10,8 @@ Flow of a commit:
     3. after any failure: back to 1.
 
 A put below the cleaned part of the log "succeeds" on any store that only refuses to overwrite, and
-no reader will ever see it. The model keeps that trap, because a rule (cleaning outlasts commits
-under way) avoids it.
+no reader will ever see it. The model includes that trap, because a rule (cleaning waits longer than
+any commit takes) avoids it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.model.variants import Variant
 
 
 class Outcome(StrEnum):
-    """How far one step brought a commit."""
+    """Result of one step of a commit."""
 
     LANDED = "landed"
     REFUSED = "refused"
@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 
 def land(dataset: Dataset, commit: Commit) -> Dataset:
-    """The dataset after the commit."""
+    """Return the dataset after the commit."""
     table = dataset.table(commit.table)
     number = table.head.number + 1
     carried = {app for app, _ in commit.sets}
@@ -69,7 +69,7 @@ def land(dataset: Dataset, commit: Commit) -> Dataset:
 
 
 def searched(world: World, dataset: Dataset, commit: Commit) -> bool:
-    """Whether the search before a try finds the commit already in the log."""
+    """True if the search before a try finds the commit in the log."""
     table = dataset.table(commit.table)
     match world.broken:
         case Variant.BLIND_RETRY | Variant.SEARCH_ONLY_AFTER_UNKNOWN:
@@ -82,7 +82,7 @@ def searched(world: World, dataset: Dataset, commit: Commit) -> bool:
 
 
 def check(world: World, dataset: Dataset, commit: Commit) -> Outcome:
-    """PENDING if nothing stands against the commit at the head."""
+    """Return PENDING if the commit can land on the head."""
     table = dataset.table(commit.table)
     log_is_whole = commit.planned >= table.cleaned or world.breaks(Variant.CLEANED_LOG_IS_SILENCE)
     if log_is_whole and searched(world, dataset, commit):
@@ -97,7 +97,7 @@ def check(world: World, dataset: Dataset, commit: Commit) -> Outcome:
 
 
 def overtaken(dataset: Dataset, commit: Commit) -> bool:
-    """Whether a newer epoch than the commit's has committed to its table."""
+    """True if a newer epoch has committed to the commit's table."""
     return commit.epoch is not None and commit.epoch < dataset.table(commit.table).head.value("siltstone.epoch")
 
 
@@ -107,7 +107,7 @@ def _unchecked(world: World, commit: Commit) -> bool:
 
 
 def fits(world: World, dataset: Dataset, commit: Commit) -> bool:
-    """Whether the head still has what the plan was made on, and the disk what it adds."""
+    """True if the head still has the planned inputs, and the disk has the added files."""
     head = dataset.table(commit.table).head
     if not (commit.removes <= head.files or _unchecked(world, commit)):
         return False
@@ -152,7 +152,7 @@ def _put(world: World, state: State, me: int, commit: Commit) -> Iterator[Progre
 
 
 def commit_steps(world: World, state: State, me: int, commit: Commit) -> Iterator[Progress]:
-    """The next step of a commit: the put if it was checked already, otherwise the check."""
+    """Yield the next step of a commit: the put if it is checked, otherwise the check."""
     proc = state.procs[me]
     if proc.pc is Pc.PUT and proc.commit is not None:
         yield from _put(world, state, me, proc.commit)
@@ -172,7 +172,7 @@ def commit_steps(world: World, state: State, me: int, commit: Commit) -> Iterato
 
 
 def late_landings(world: World, state: State) -> Iterator[tuple[str, State]]:
-    """Puts whose caller saw an error, and which land only now; the caller may be dead."""
+    """Yield puts that land after their caller saw an error; the caller may be dead."""
     for me, proc in enumerate(state.procs):
         commit = proc.in_flight
         if commit is None:
@@ -184,7 +184,7 @@ def late_landings(world: World, state: State) -> Iterator[tuple[str, State]]:
 
 
 def settled(state: State) -> State:
-    """Forgets puts that can no longer land because their parent is not the head any more."""
+    """Forget puts that can no longer land because their parent is not the head."""
     for me, proc in enumerate(state.procs):
         if proc.in_flight is not None:
             table = state.datasets[proc.incarnation].table(proc.in_flight.table)
@@ -194,7 +194,7 @@ def settled(state: State) -> State:
 
 
 def commits_under_way(state: State, incarnation: int) -> Iterator[Commit]:
-    """Commits that were checked and not yet put."""
+    """Yield commits that are checked but not put."""
     for proc in state.procs:
         if proc.pc is Pc.PUT and proc.incarnation == incarnation and proc.commit is not None:
             yield proc.commit

@@ -1,9 +1,9 @@
 """Processes that move rows and change no answer: fold and prune, squash, exact prune, cluster, roll-up.
 
-Flow of each: pin what is read, plan (the new file's rows follow from the pinned ones), check and
-put. A refused plan is discarded and made again, at most `tries` times. They need no lease: two
-folders run into each other freely, and only the commit's check keeps the data right. As works of
-a compactor (`leases`) they commit with its epoch, and stop for good when they are fenced.
+Flow of each: pin the inputs, plan (the new file's rows follow from the pinned ones), check and
+put. A refused plan is discarded and planned again, at most `tries` times. No lease is needed: two
+folders may conflict at any time, and only the commit's check protects the data. As jobs of a
+compactor (`leases`) they commit with its epoch, and stop permanently when they are fenced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEWEST_FILES = 2
 
 
 def started_over(state: State, me: int, *, tries: int) -> State:
-    """Back to the beginning with nothing remembered, or stop after the last try."""
+    """Return to the start with empty memory, or stop after the last try."""
     proc = state.procs[me]
     spent = proc.tries + 1
     pc = Pc.START if spent < tries else Pc.DONE
@@ -33,7 +33,7 @@ def started_over(state: State, me: int, *, tries: int) -> State:
 
 
 def fresh(proc: Proc, *, pc: Pc, tries: int = 0, phase: str = "") -> Proc:
-    """A process that remembers nothing but who it is and what it still has under way."""
+    """Return a process with empty memory, except its identity and its commit in flight."""
     return Proc(
         pc=pc,
         phase=phase,
@@ -46,7 +46,7 @@ def fresh(proc: Proc, *, pc: Pc, tries: int = 0, phase: str = "") -> Proc:
 
 
 def after_refusal(progress: Progress, me: int, *, tries: int) -> State:
-    """To be planned again; but a holder of a lease that was fenced stops."""
+    """Plan again; a lease holder that was fenced stops."""
     proc = progress.state.procs[me]
     if progress.outcome is Outcome.FENCED and proc.epoch:
         return progress.state.with_proc(me, fresh(proc, pc=Pc.DONE, phase=FENCED))
@@ -54,13 +54,16 @@ def after_refusal(progress: Progress, me: int, *, tries: int) -> State:
 
 
 def epoch_of(world: World, proc: Proc, base: Version) -> int:
-    """The epoch that a commit carries: that of the lease; without one, the table's own."""
+    """Return the epoch of a commit: the lease's epoch, or without a lease the table's."""
     own = 0 if world.breaks(Variant.EPOCH_OF_THE_TABLE) else proc.epoch
     return own or base.value("siltstone.epoch")
 
 
 def staged(world: World, dataset: Dataset, commit: Commit) -> Dataset:
-    """The new files lie on disk, unreferenced; only who deletes (in a fine world) or lists ever looks at them."""
+    """Store the new files on disk, unreferenced.
+
+    Only processes that delete (in a fine world) or list files read them.
+    """
     if world.lists:
         dataset = dataset._replace(disk=dataset.disk | commit.adds)
     if not world.fine:
@@ -70,7 +73,7 @@ def staged(world: World, dataset: Dataset, commit: Commit) -> Dataset:
 
 
 def prune_commit(world: World, dataset: Dataset, commit_id: str, watermark: int) -> Commit | None:
-    """Removes exactly the files with `_seq` up to the watermark; None if that is done already."""
+    """Remove exactly the files with `_seq` up to the watermark; None if they are removed already."""
     head = dataset.changes.head
     if watermark <= head.value("siltstone.prune"):
         return None
@@ -90,7 +93,7 @@ def prune_commit(world: World, dataset: Dataset, commit_id: str, watermark: int)
 class Folder:
     """Folds, then prunes; with nothing to fold it only prunes, as recovery after a crash does.
 
-    `files` bounds how many change files one fold takes, lowest numbers first; None takes all.
+    `files` limits the number of change files per fold, lowest sequences first. None: no limit.
     """
 
     name: str
@@ -98,7 +101,7 @@ class Folder:
     files: int | None = None
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Open changes, open base and write, commit; read the watermark, prune."""
+        """Open changes, open base and write, commit. Then read the watermark and prune."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.phase == "prune":
@@ -204,13 +207,13 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Squasher:
-    """Makes one change file of any contiguous range of live ones."""
+    """Merges any contiguous range of live change files into one."""
 
     name: str
     tries: int = 2
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Plan every possible range, then commit the one planned."""
+        """Plan every possible range, then commit the planned one."""
         proc = state.procs[me]
         if proc.pc is Pc.START:
             head = state.datasets[proc.incarnation].changes.head
@@ -228,7 +231,7 @@ class Squasher:
 
 
 def squashable(files: frozenset[File], *, holes: bool) -> Iterator[frozenset[File]]:
-    """Every run of two or more neighbouring live files; with `holes`, every other choice."""
+    """Yield every run of two or more adjacent live files; with `holes`, every other combination."""
     ordered = sorted(files, key=lambda file: file.seq)
     for size in range(2, len(ordered) + 1):
         for picked in combinations(range(len(ordered)), size):
@@ -238,9 +241,9 @@ def squashable(files: frozenset[File], *, holes: bool) -> Iterator[frozenset[Fil
 
 @dataclass(frozen=True, slots=True)
 class ExactPruner:
-    """Prunes as a purge does, until no live change file holds a row that base holds.
+    """Prunes as a purge does, until every row that base holds is removed from changes.
 
-    Files up to the watermark go. A squash may have merged rows below the watermark with rows above it: such a file is
+    Files up to the watermark are removed. A squashed file may have rows on both sides of the watermark. Such a file is
     rewritten without the rows below.
     """
 
@@ -248,7 +251,7 @@ class ExactPruner:
     tries: int = 2
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Read the watermark, then open changes and rewrite, commit; start over until nothing is left."""
+        """Read the watermark, open changes and rewrite, commit; repeat until no folded row is left."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.START:
@@ -291,13 +294,13 @@ class ExactPruner:
 
 
 def holds_folded(file: File, watermark: int) -> bool:
-    """Whether a change file has a row that base holds."""
+    """True if a change file has a row that base holds."""
     return len(delta([file], above=watermark)) < len(file.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Clusterer:
-    """Rewrites all base files into one and leaves siltstone.fold alone."""
+    """Rewrites all base files into one; siltstone.fold is unchanged."""
 
     name: str
     tries: int = 2
@@ -324,9 +327,9 @@ class Clusterer:
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
-    """Makes one file, in one period, of any two or more live files of that period or of finer ones.
+    """Merges any two or more live files of one period, or of finer periods in it, into one file.
 
-    Which files a planner chooses is its own business, so every choice is tried.
+    The planner's policy is not part of the model, so every choice is tried.
     """
 
     name: str
@@ -334,7 +337,7 @@ class RollUp:
     tries: int = 2
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Plan every possible choice on the head of base, then commit the one planned."""
+        """Plan every possible choice on the head of base, then commit the planned one."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.START:
@@ -342,7 +345,7 @@ class RollUp:
             for size in range(2, len(live) + 1):
                 for chosen in combinations(live, size):
                     yield self._planned(world, state, me, frozenset(chosen))
-            if len(live) < FEWEST_FILES and proc.epoch:  # a compactor goes on with its next work
+            if len(live) < FEWEST_FILES and proc.epoch:  # a compactor continues with its next job
                 yield "finds nothing to roll up", state.with_proc(me, fresh(proc, pc=Pc.DONE))
         elif proc.pc in {Pc.CHECK, Pc.PUT} and proc.commit is not None:
             commit = proc.commit
@@ -382,7 +385,7 @@ class RollUp:
 
 
 def finished(progress: Progress, me: int, *, tries: int) -> State:
-    """The state after a compaction's commit step: done, still under way, or to be planned again."""
+    """Return the state after a compaction's commit step: done, pending, or back to planning."""
     match progress.outcome:
         case Outcome.PENDING:
             return progress.state

@@ -1,13 +1,13 @@
-"""A copy of a dataset's folder that was made beside its processes, put back later, and the repair after it.
+"""A copy of a dataset's folder made while its processes run, its later restore, and the repair after it.
 
-A copy of files takes one table after the other. So the two tables that come back may be of different moments:
+A file copy copies one table after the other. So the two restored tables may be from different moments:
 
 * `changes` older than `base`: the watermark is above the highest sequence, and the next write would be invisible;
-* `base` older than `changes`: what was pruned is in neither table.
+* `base` older than `changes`: the pruned rows are in neither table.
 
-The relation prune <= fold <= seq tells both. Tables are *apart* if it does not hold: then nothing is read or acknowledged.
+The relation prune <= fold <= seq detects both. Tables are *apart* if it does not hold: then reads and writes are refused.
 Where only the sequence is behind, base holds everything, and a commit that raises the sequence repairs the dataset.
-Processes are quiet while a copy is put back: each has ended, or begins its next call afterwards.
+Processes are quiet while a copy is restored: each has ended, or begins its next call afterwards.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ QUIET = frozenset({Pc.START, Pc.DONE, Pc.DEAD})
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """Copies both tables in this order, one step each, and puts back those of `restores`."""
+    """Copies both tables in this order, one step each, and restores those in `restores`."""
 
     name: str
     order: tuple[TableName, TableName] = ("changes", "base")
     restores: tuple[TableName, ...] = ("changes", "base")
     is_backup: bool = False
-    """Takes a pair only if base is not ahead of changes, and otherwise both again, as `siltstone.backup` does."""
+    """Accepts a pair only if base is not ahead of changes. Otherwise it copies both again, as `siltstone.backup` does."""
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Copy one, copy the other, put back."""
+        """Copy the first table, copy the second, restore."""
         del world
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
@@ -56,7 +56,7 @@ class Copier:
 
 
 def _as_restored(dataset: Dataset) -> Dataset:
-    """What the copy holds is the truth from now on; what was written after it was made is lost with open eyes."""
+    """Make the copy the truth: later writes are knowingly lost."""
     changes, base = dataset.changes.head, dataset.base.head
     last = max(changes.value("siltstone.seq"), base.value("siltstone.fold"))
     history: tuple[Entry, ...] = dataset.history[:last]
@@ -66,12 +66,12 @@ def _as_restored(dataset: Dataset) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Repairer:
-    """Raises the sequence to the watermark, where that alone sets the tables apart."""
+    """Raises the sequence to the watermark, if only the sequence is behind."""
 
     name: str
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """One commit on changes."""
+        """Commit once to changes."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         changes, base = dataset.changes.head, dataset.base.head

@@ -1,9 +1,9 @@
 """Processes that delete: vacuum, purge, log cleaning, drop and sweep; and the create after a drop.
 
-Vacuum here keeps nothing for readers: the retention floor of the real one only makes the "file is
-gone, take a new snapshot" path rare, and a rare path is the one to check. Time does not exist in
-the model, so a rule that rests on time (log cleaning and the sweep wait longer than any commit can
-take) appears as a guard that looks at the processes directly.
+Vacuum here keeps no files for readers: the retention floor of the real one only makes the "file is
+gone, open a new snapshot" path rare, and rare paths need the check. Time does not exist in
+the model. So a rule based on time (log cleaning and the sweep wait longer than any commit can take)
+appears as a guard that reads the processes directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DONE = Proc(pc=Pc.DONE)
 
 @dataclass(frozen=True, slots=True)
 class Vacuum:
-    """Deletes, `runs` times, every file that the log of either table names as removed."""
+    """Deletes, `runs` times, every file that the log of either table lists as removed."""
 
     name: str
     runs: int = 1
@@ -39,12 +39,12 @@ class Vacuum:
 
 @dataclass(frozen=True, slots=True)
 class Purger:
-    """Raises the epoch on base, then deletes unreferenced files, those of older jobs included."""
+    """Raises the epoch on base, then deletes unreferenced files, including those of older jobs."""
 
     name: str
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Raise the epoch; delete."""
+        """Raise the epoch, then delete."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.OPENED:
@@ -72,7 +72,7 @@ class Purger:
 
 
 def may_clean(world: World, state: State, incarnation: int, which: TableName) -> bool:
-    """Whether no checked commit would lose the log entry that its put must collide with."""
+    """True if cleaning removes no log entry that the put of a checked commit must collide with."""
     if world.breaks(Variant.CLEANING_IGNORES_COMMITS):
         return True
     head = state.datasets[incarnation].table(which).head
@@ -101,7 +101,7 @@ class LogCleaner:
 
 
 def marked(state: State, incarnation: int, which: TableName) -> State:
-    """The state with `siltstone.dropped` on one table, set by a commit of its own."""
+    """Return the state with `siltstone.dropped` set on one table by a separate commit."""
     dataset = state.datasets[incarnation]
     head = dataset.table(which).head
     mark = Commit(f"drop/{which}", which, head.number, marks_dropped=True)
@@ -115,7 +115,7 @@ class Dropper:
     name: str
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """One step each; a table that another process has marked already stays as it is."""
+        """One step each; a table that another process has marked is not changed."""
         proc = state.procs[me]
         onward = state.with_proc(me, proc._replace(turn=proc.turn + 1))
         tables: tuple[TableName, ...] = ("changes", "base")
@@ -130,7 +130,7 @@ class Dropper:
 
 
 def swept(state: State) -> State:
-    """The folder of incarnation 0 is deleted, logs and all."""
+    """Delete the folder of incarnation 0, logs included."""
     dataset = state.datasets[0]
     forever = 1_000
     return state.with_dataset(
@@ -145,7 +145,7 @@ def swept(state: State) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Re-creates the dropped dataset as incarnation 1, once the drop's marks are there."""
+    """Re-creates the dropped dataset as incarnation 1, after the drop has marked both tables."""
 
     name: str
 

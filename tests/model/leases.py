@@ -1,8 +1,8 @@
-"""The lease of the compactor: taking it, working under its epoch, losing it; and the sweep of what the dead left.
+"""The lease of the compactor: acquire it, work under its epoch, lose it; and the sweep of files of dead owners.
 
-Flow of a taking: judge the row (who holds it, does that process live), then replace exactly the row that was judged, with
-the next epoch. A holder that lives may be judged dead, `State.steals` times: it hangs, or a clock was wrong. It
-does not learn of it and goes on; its commits carry its old epoch, and that is all that stops it.
+Flow of an acquisition: judge the row (its holder, and whether that process is alive), then replace exactly the judged row
+with the next epoch. A live holder may be judged dead, `State.steals` times: it hangs, or a clock was wrong. That holder
+is not notified and continues. Only the old epoch of its commits stops it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """Takes the lease, does its jobs one after the other under its epoch, and releases the lease."""
+    """Acquires the lease, runs its jobs in order under its epoch, and releases the lease."""
 
     name: str
     works: tuple[Actor, ...]
     tries: int = 2
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Judge, take, work, release."""
+        """Judge, acquire, work, release."""
         proc = state.procs[me]
         if not proc.epoch:
             yield from self._taking(world, state, me)
@@ -62,7 +62,7 @@ class Compactor:
         return state.with_proc(me, Proc(epoch=epoch))
 
     def _onward(self, state: State, me: int) -> State:
-        """A work that has ended makes room for the next; one that was fenced ends them all."""
+        """Start the next job after a finished one; stop after a fenced one."""
         proc = state.procs[me]
         if proc.pc is not Pc.DONE or proc.phase == FENCED:
             return state
@@ -71,12 +71,15 @@ class Compactor:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """Deletes files of base that no log names and whose owner is dead: first the listing, then the owners, then the log."""
+    """Deletes files of base that no log names and whose owner is dead.
+
+    It lists the files first, then checks the owners, then the log.
+    """
 
     name: str
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """List; rule out; rule out and delete."""
+        """List files, rule out those of live owners, rule out those in the log and delete."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         log_first = world.breaks(Variant.SWEEP_READS_LOG_FIRST)
@@ -99,7 +102,7 @@ class Sweeper:
 
 
 def _owned(world: World, state: State) -> frozenset[str]:
-    """Files of jobs that are not over; a job ends with its commit, its refusal or its process."""
+    """Return the files of unfinished jobs; a job ends with its commit, its refusal or its process."""
     if world.breaks(Variant.SWEEP_SPARES_NOBODY):
         return frozenset()
     return frozenset(file.name for proc in state.procs if proc.commit is not None for file in proc.commit.adds)

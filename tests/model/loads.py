@@ -1,14 +1,15 @@
 """A process that loads a file into a log: straight to base while the log is empty, as a change batch otherwise.
 
-A log keeps every row, so what a keyed dataset forgives doubles rows here: a file must not be loaded twice, also if one process
-loads it straight to base and another one as changes. The file has a mark, an app transaction of whichever table took it.
+A log keeps every row, so a repeated load duplicates rows here; in a keyed dataset it does not. A file must not be loaded
+twice, even if one process loads it straight to base and another process as changes. The file has a mark: an app
+transaction of the table that it was loaded into.
 
     1. open changes, open base; rows in either, or a base that is closed for first loads, mean a change batch;
     2. the load's commit depends on siltstone.fold (another load, a fold) and on siltstone.loads (base was closed);
-    3. a change batch first closes base (siltstone.loads), then looks for the file's mark in both tables, and commits with the
-       mark, unless it is there by now.
+    3. a change batch first closes base (siltstone.loads), then searches both tables for the file's mark, and commits with the
+       mark, unless it exists by then.
 
-Where a load stands in the truth: after everything that was written when it began to read.
+In the truth, a load follows everything that was written before it began to read.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class LogLoader:
 
     @property
     def mark(self) -> str:
-        """The app transaction that says that the file was loaded."""
+        """App transaction that marks the file as loaded."""
         return f"file/{self.batch.name}"
 
     def steps(self, world: World, state: State, me: int) -> Iterator[Step]:
-        """Open changes, open base and plan; then the load's commit, or closing, looking and writing."""
+        """Open changes, open base and plan; then commit the load, or close base, search and write."""
         proc = state.procs[me]
         dataset = state.datasets[proc.incarnation]
         if proc.pc is Pc.START:
@@ -88,7 +89,10 @@ class LogLoader:
         return "opens base and plans a load", state.with_proc(me, planned)
 
     def _commit(self, dataset: Dataset, proc: Proc) -> Commit:
-        """What is to be committed in this phase; the load is as it was planned, the others are built before each try."""
+        """Return the commit of this phase.
+
+        A load is committed as planned; other commits are rebuilt before each try.
+        """
         if proc.phase == "load" and proc.commit is not None:
             return proc.commit
         if proc.phase == "close":
@@ -99,7 +103,10 @@ class LogLoader:
         return commit._replace(adds=files, sets=(*commit.sets, (self.mark, 1)))
 
     def _is_applied(self, dataset: Dataset, commit: Commit) -> bool:
-        """Whether changes has the file by the commit of another: an app transaction that is there is never set again."""
+        """True if another process's commit has added the file to changes.
+
+        An existing app transaction is never set again.
+        """
         return bool(dataset.changes.head.value(self.mark)) and commit.id not in dataset.changes.landed
 
     def _look(self, state: State, me: int) -> Step:

@@ -1,8 +1,8 @@
-"""What rows mean: merged view, fold and squash as the design defines them, and the oracle.
+"""Meaning of rows: merged view, fold and squash as the design defines them, and the oracle.
 
-The oracle is deliberately a second, simpler definition: it applies whole batches one after another to
-a list and knows nothing of files, sequences per row or watermarks. All results are sorted tuples
-with duplicates, so a row applied twice shows.
+The oracle is deliberately a second, simpler definition. It applies whole batches one after another to a list. It has no
+files, sequences per row or watermarks. All results are sorted tuples with duplicates, so a row applied twice is
+visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Stamped(NamedTuple):
 
 
 def delta(files: Iterable[File], *, above: int) -> list[Stamped]:
-    """The change rows above a watermark, in the order (sequence, position)."""
+    """Return the change rows above a watermark, ordered by (sequence, position)."""
     stamped = [
         Stamped(file.seq if row.row_seq is None else row.row_seq, row.pos, row) for file in files for row in file.rows
     ]
@@ -35,12 +35,12 @@ def delta(files: Iterable[File], *, above: int) -> list[Stamped]:
 
 
 def latest_per_key(changes: Iterable[Stamped]) -> dict[str, Stamped]:
-    """The last row of each key."""
+    """Return the last row of each key."""
     return {item.row.key: item for item in changes}
 
 
 def hides(tombstone: Stamped, item: Stamped, broken: Variant | None) -> bool:
-    """Whether a tombstone of a log hides an append: by sequence, and by nothing else."""
+    """True if a tombstone of a log hides an append: only sequences are compared."""
     match broken:
         case Variant.VISIBILITY_BY_CLOCK:
             return item.row.clock < tombstone.row.clock
@@ -53,7 +53,7 @@ def hides(tombstone: Stamped, item: Stamped, broken: Variant | None) -> bool:
 
 
 def surviving(kind: Kind, changes: list[Stamped], broken: Variant | None = None) -> list[Row]:
-    """The rows that the changes add to what lies beneath them."""
+    """Return the rows that the changes add to the base rows."""
     if kind is Kind.KEYED:
         return [item.row for item in latest_per_key(changes).values() if item.row.op == "U"]
     tombstones = [item for item in changes if item.row.op == "D"]
@@ -65,7 +65,10 @@ def surviving(kind: Kind, changes: list[Stamped], broken: Variant | None = None)
 
 
 def uncovered(kind: Kind, rows: Iterable[Row], changes: list[Stamped], broken: Variant | None = None) -> list[Row]:
-    """The base rows that the changes do not hide. All of them are older than every change, so no sequence is compared."""
+    """Return the base rows that the changes do not hide.
+
+    Every base row is older than every change, so no sequence is compared.
+    """
     covering = [item for item in changes if kind is Kind.KEYED or item.row.op == "D"]
     match broken:
         case Variant.TOMBSTONE_SPARES_BASE:
@@ -85,46 +88,47 @@ def uncovered(kind: Kind, rows: Iterable[Row], changes: list[Stamped], broken: V
 def merged_view(
     kind: Kind, changes: frozenset[File], base: frozenset[File], watermark: int, broken: Variant | None = None
 ) -> View:
-    """The merged view of a snapshot."""
+    """Return the merged view of a snapshot."""
     above = delta(changes, above=watermark)
     below = uncovered(kind, [row for file in base for row in file.rows], above, broken)
     return tuple(sorted((row.key, row.value) for row in (*below, *surviving(kind, above, broken))))
 
 
 def snapshot_view(kind: Kind, changes: Version, base: Version, broken: Variant | None = None) -> View:
-    """The merged view of two pinned versions."""
+    """Return the merged view of two pinned versions."""
     return merged_view(kind, changes.files, base.files, base.value("siltstone.fold"), broken)
 
 
 class Rewrite(NamedTuple):
-    """Which files go and which come."""
+    """The removed and added files of a rewrite."""
 
     removes: frozenset[File]
     adds: frozenset[File]
 
 
 def rewritten(name: str, rows: Iterable[Row], *, period: str = "") -> frozenset[File]:
-    """One new base file, or none if there are no rows."""
+    """Return one new base file; no file without rows."""
     plain = sorted(row._replace(pos=0, row_seq=None) for row in rows)
     return frozenset({File(name, 0, tuple(plain), period)}) if plain else frozenset()
 
 
 def hour_of(row: Row) -> str:
-    """The period into which a fold puts an append."""
+    """Return the period into which a fold puts an append."""
     return f"h{row.hour}"
 
 
 def in_period(kind: Kind, file: File) -> bool:
-    """Whether a base file holds only rows of its period; a day has all hours."""
+    """True if a base file holds only rows of its period; a day has all hours."""
     return kind is Kind.KEYED or file.period == DAY or all(hour_of(row) == file.period for row in file.rows)
 
 
 def fold(
     kind: Kind, base: frozenset[File], changes: list[Stamped], *, name: str, broken: Variant | None = None
 ) -> Rewrite:
-    """Presses the changes into base; only files that hold a covered row are touched.
+    """Fold the changes into base; only files that hold a covered row are rewritten.
 
-    In a log appends go into the file of their hour, and what stays of a touched file keeps the file's period.
+    In a log, appends are written to the file of their hour. Remaining rows of a rewritten file stay in the file's
+    period.
     """
     left = {file: uncovered(kind, file.rows, changes, broken) for file in base}
     if broken is Variant.FOLD_SPARES_ROLLED_FILES:
@@ -145,7 +149,7 @@ def fold(
 
 
 def squash(kind: Kind, files: frozenset[File], *, name: str, keep_sequences: bool) -> File:
-    """One file with the highest number of the range, each row with its own sequence."""
+    """Return one file with the highest number of the range; each row has its own sequence."""
     stamped = delta(files, above=0)
     if kind is Kind.KEYED:
         stamped = sorted(latest_per_key(stamped).values())
@@ -154,7 +158,7 @@ def squash(kind: Kind, files: frozenset[File], *, name: str, keep_sequences: boo
 
 
 def apply(kind: Kind, view: View, changes: list[Stamped]) -> View:
-    """Brings a follower's rows forward by new changes."""
+    """Apply new changes to the rows of a follower."""
     remaining = uncovered(kind, [Row(key, "", value) for key, value in view], changes)
     return tuple(sorted((row.key, row.value) for row in (*remaining, *surviving(kind, changes))))
 
@@ -172,7 +176,7 @@ def _expected_view(kind: Kind, batches: tuple[Batch, ...]) -> View:
 
 
 def oracle(kind: Kind, dataset: Dataset, *, upto: int, loaded: bool) -> View:
-    """The true rows after `upto` sequences, with the first load at its place if `loaded`."""
+    """Return the true rows after `upto` sequences, including the first load if `loaded`."""
     batches = [entry.batch for entry in dataset.history[:upto]]
     if loaded:
         for entry in dataset.load:

@@ -1,7 +1,6 @@
-"""The histories that are searched: small, each for the sake of one promise.
+"""The searched histories: each is small and tests one promise.
 
-Values are small numbers so that a trace can be read: the batch `w2` upserts key `a` with the value
-2.
+Values are small numbers so that a trace can be read: the batch `w2` upserts key `a` with the value 2.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.model.state import AppTransaction, Batch, Dataset, Entry, File, Kind,
 
 
 def batch(name: str, *rows: Row) -> Batch:
-    """A batch whose rows get their positions in order."""
+    """Return a batch whose rows get their positions in order."""
     return Batch(name, tuple(row._replace(pos=pos) for pos, row in enumerate(rows)))
 
 
@@ -57,7 +56,7 @@ LATE = batch("late", append("a", 7, hour=0, clock=1))
 
 
 def folded(rows: Batch) -> Dataset:
-    """A dataset whose first batch was folded, into one base file per row, and pruned."""
+    """Return a dataset whose first batch was folded, into one base file per row, and pruned."""
     files = frozenset(
         File(f"old.{r.key}", 0, (r._replace(pos=0),), hour_of(r) if r.op == "A" else "") for r in rows.rows
     )
@@ -71,7 +70,7 @@ def folded(rows: Batch) -> Dataset:
 
 
 def one_by_one(name: str, *batches: Batch) -> Writer:
-    """A writer that commits each batch alone."""
+    """Return a writer that commits each batch separately."""
     return Writer(name, tuple((each,) for each in batches))
 
 
@@ -331,7 +330,7 @@ COPIED = Scenario(
         Reader("reader"),
     ),
 )
-"""A copy of changes, then of base, is put back."""
+"""A copy of changes, then of base, is restored."""
 BACKED_UP = Scenario(
     actors=(
         one_by_one("writer", W1, W2),
@@ -341,7 +340,7 @@ BACKED_UP = Scenario(
         Reader("reader"),
     ),
 )
-"""A backup, which copies only pairs that fit, is put back."""
+"""A backup, which copies only matching pairs, is restored."""
 OLDER_BASE = Scenario(
     actors=(
         one_by_one("writer", W1, W2, W3),
@@ -350,7 +349,7 @@ OLDER_BASE = Scenario(
         Reader("reader"),
     ),
 )
-"""An older base comes back under changes that were pruned since."""
+"""An older base is restored below changes that were pruned since."""
 
 DEEP_KEYED = Scenario(
     actors=(

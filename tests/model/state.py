@@ -1,19 +1,19 @@
-"""What the model's world is made of: immutable, hashable values and nothing that acts.
+"""Data types of the model: immutable, hashable values without behaviour.
 
 Terms:
     Row, File   one change or base row; one Parquet file. A change file has its `_seq`, a base file
                 has 0.
     Version     one version of a Delta table: its live files and app transactions. A snapshot pins
                 it.
-    Table       a Delta table: its head, and of the log's past only what the protocol asks of it:
+    Table       a Delta table: its head, and of the log's past only what the protocol reads:
                 names of removed files, ids of landed commits, how far the log was cleaned, the
                 dropped mark.
-    Dataset     one incarnation: both tables, what was staged and what is gone from disk, and
-                fields that no process may read: `history`, `load` and `acked`, from which the
-                oracle knows the truth, and `led`, the highest epoch of a lease whose job landed in
-                base. `disk` keeps what ever lay there, and only for variants that read by listing.
-                `restored` is set once a copy was put back.
-    Proc        the private memory of one process: a program counter and what it has read so far.
+    Dataset     one incarnation: both tables, the staged files and the deleted files, and fields that no
+                process may read: `history`, `load` and `acked`, from which the oracle computes the
+                truth, and `led`, the highest epoch of a lease whose job landed in base. `disk`
+                holds every file ever written, and only for variants that read by listing.
+                `restored` is set after a copy was restored.
+    Proc        the private memory of one process: a program counter and the values read so far.
     State       everything: datasets, registry, processes and the budget of faults that may still
                 happen.
 
@@ -40,9 +40,10 @@ class Kind(StrEnum):
 
 
 class Row(NamedTuple):
-    """One row; `key` is the subject in a log dataset. `row_seq` is None but in squashed files.
+    """One row; `key` is the subject in a log dataset. `row_seq` is set only in squashed files.
 
-    `hour` is the event's own time, `clock` what the writer's clock said. No sound rule asks either what is seen.
+    `hour` is the event's own time, `clock` the time of the writer's clock. In a sound protocol neither affects
+    visibility.
     """
 
     key: str
@@ -55,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one write call brings."""
+    """Rows of one write call."""
 
     name: str
     rows: tuple[Row, ...]
@@ -78,7 +79,7 @@ class File(NamedTuple):
 
 
 class AppTransaction(NamedTuple):
-    """An app transaction: its value, and the version whose log entry carried it last."""
+    """An app transaction: its value, and the last version whose log entry carried it."""
 
     app: str
     value: int
@@ -93,14 +94,14 @@ class Version(NamedTuple):
     transactions: tuple[AppTransaction, ...] = ()
 
     def value(self, app: str) -> int:
-        """The transaction's value, 0 if it was never set."""
+        """Return the transaction's value, 0 if it was never set."""
         for transaction in self.transactions:
             if transaction.app == app:
                 return transaction.value
         return 0
 
     def carried_after(self, app: str, version: int) -> bool:
-        """Whether a log entry after `version` carries the app id, with whatever value."""
+        """True if a log entry after `version` carries the app id, with any value."""
         return any(t.app == app and t.version > version for t in self.transactions)
 
 
@@ -130,15 +131,15 @@ class Dataset(NamedTuple):
     restored: bool = False
 
     def table(self, which: TableName) -> Table:
-        """The table by its name."""
+        """Return the table by its name."""
         return self.changes if which == "changes" else self.base
 
     def with_table(self, which: TableName, table: Table) -> Dataset:
-        """This dataset with one table replaced."""
+        """Return this dataset with one table replaced."""
         return self._replace(changes=table) if which == "changes" else self._replace(base=table)
 
     def readable(self, files: frozenset[File]) -> bool:
-        """Whether all these files are still on disk."""
+        """True if all these files are still on disk."""
         return not self.swept and all(file.name not in self.gone for file in files)
 
 
@@ -161,7 +162,7 @@ class Commit(NamedTuple):
 
 
 class Pc(StrEnum):
-    """Where a process stands."""
+    """Program counter of a process."""
 
     START = "start"
     OPENED = "opened"
@@ -173,9 +174,9 @@ class Pc(StrEnum):
 
 
 class Proc(NamedTuple):
-    """The private memory of one process; `loaded` shows the oracle whether the load was seen.
+    """The private memory of one process; `loaded` tells the oracle whether the process saw the load.
 
-    `epoch` is that of the lease it holds, or believes to hold; 0 without one.
+    `epoch` is that of the lease that the process holds, or believes to hold; 0 without a lease.
     """
 
     pc: Pc = Pc.START
@@ -197,16 +198,17 @@ class Proc(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The one row of the lease table: its last holder and epoch; -1 means no holder."""
+    """The row of the lease table: its last holder and epoch; -1 means no holder."""
 
     holder: int = -1
     epoch: int = 0
 
 
 class State(NamedTuple):
-    """The whole world. `wrong` is set by the step that saw something no sound protocol shows.
+    """The whole world. `wrong` is set by a step that saw a result impossible in a sound protocol.
 
-    `steals` is how often a lease may still be taken from a holder that lives: it was frozen, or a clock was wrong.
+    `steals` is the remaining number of leases that may be acquired from a live holder, which was frozen or had a wrong
+    clock.
     """
 
     datasets: tuple[Dataset, ...]
@@ -219,26 +221,25 @@ class State(NamedTuple):
     steals: int = 0
 
     def with_proc(self, me: int, proc: Proc) -> State:
-        """This state with one process replaced."""
+        """Return this state with one process replaced."""
         procs = (*self.procs[:me], proc, *self.procs[me + 1 :])
         return State(
             self.datasets, self.registry, procs, self.unknowns, self.crashes, self.wrong, self.lease, self.steals
         )
 
     def with_dataset(self, incarnation: int, dataset: Dataset) -> State:
-        """This state with one incarnation replaced."""
+        """Return this state with one incarnation replaced."""
         before, after = self.datasets[:incarnation], self.datasets[incarnation + 1 :]
         return self._replace(datasets=(*before, dataset, *after))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What does not change during a search.
+    """Constants of a search.
 
-    `fine` takes the check and the put of a commit as two steps. Without it they are one, which
-    loses nothing where the check asks only about the log: a put lands only on the version that
-    was checked. `judges_epochs` takes a job that landed after one of a newer lease for wrong in
-    itself, whatever comes of it.
+    With `fine`, the check and the put of a commit are two steps. Otherwise they are one step. This loses nothing if the
+    check reads only the log: a put lands only on the checked version. `judges_epochs`: a job that lands after a job of
+    a newer lease is a violation, whatever its effect.
     """
 
     kind: Kind = Kind.KEYED
@@ -249,9 +250,9 @@ class World:
 
     @property
     def lists(self) -> bool:
-        """Whether a broken rule looks at the disk, so that it must be part of the state."""
+        """True if a broken rule lists the disk, so that the disk must be part of the state."""
         return self.broken in {Variant.ROLL_UP_BY_LISTING, Variant.FOLD_BY_LISTING}
 
     def breaks(self, variant: Variant) -> bool:
-        """Whether this rule is switched off."""
+        """True if this rule is switched off."""
         return self.broken is variant

@@ -76,7 +76,7 @@ def test_breaking_the_rule_is_caught(variant: Variant) -> None:
 
 
 def test_a_commit_without_epoch_loses_rows_to_a_purge() -> None:
-    """That an older epoch lands is not harmless: the purge that raised the epoch has deleted its files."""
+    """A commit of an older epoch is harmful: the purge that raised the epoch has deleted its files."""
     assert "a live file is not on disk" in explore(scenarios.PURGE, Variant.COMMIT_WITHOUT_EPOCH).violation
 
 
@@ -93,5 +93,5 @@ def test_a_commit_without_epoch_loses_rows_to_a_purge() -> None:
     ],
 )
 def test_scopes_in_which_a_broken_rule_is_harmless(scenario: Scenario, variant: Variant) -> None:
-    """Knowing where a rule is not needed keeps its reason honest: it is needed elsewhere."""
+    """Testing where a rule is not needed keeps its reason accurate."""
     assert not explore(scenario, variant).violation

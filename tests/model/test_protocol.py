@@ -1,8 +1,7 @@
 """The sound protocol holds: in every reachable state of every scenario, under every interleaving.
 
-Each test also says how many states it must at least have seen and which meetings must have
-happened, so that it cannot pass by exploring nothing. The deep ones are the same promises in
-larger worlds.
+Each test also asserts a minimum number of states and the interleavings that must have happened. Otherwise a test could
+pass without exploring anything. The deep tests check the same promises in larger worlds.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def test_a_file_that_two_processes_load_into_a_log_is_there_once() -> None:
 
 
 def test_a_first_load_can_land_beneath_a_write_acknowledged_before_it() -> None:
-    """Allowed, and worth knowing: the load counts as older than every change it did not see."""
+    """Allowed: the load counts as older than every change that it did not see."""
     assert_happened(explore(scenarios.FOLLOWED_LOAD), "loader: load lands beneath newer writes")
 
 
@@ -167,7 +166,7 @@ def test_log_dataset_keeps_every_append_once_through_roll_up_and_two_folders() -
 
 
 def test_a_subject_tombstone_hides_what_was_appended_before_it_and_nothing_after() -> None:
-    """Whatever the clocks of the writers and the times of the events say: one clock is ahead, one event is late."""
+    """Clocks of writers and times of events have no effect: one clock is ahead, one event is late."""
     report = holds(scenarios.LOG_ERASURE, at_least=15_000)
     assert_happened(
         report, "eraser: write lands", "appender: write lands", "folder: fold lands", "daily: roll-up lands"

@@ -1,9 +1,8 @@
-"""The rules of the protocol, each named by what goes wrong without it.
+"""The rules of the protocol, each named by the fault it prevents.
 
-A `Variant` switches exactly one rule off. The sound protocol is `None`. Each member's value says
-what the broken protocol does; `test_broken_variants.py` asserts that the search finds a
-counterexample for each, so a model that had grown too weak to notice a rule would fail its own
-tests.
+A `Variant` switches exactly one rule off. The sound protocol is `None`. Each member's value describes the broken
+protocol. `test_broken_variants.py` asserts that the search finds a counterexample for each. So a model that is too weak
+to notice a rule fails its own tests.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import StrEnum
 
 
 class Variant(StrEnum):
-    """One rule broken on purpose."""
+    """One rule that is deliberately broken."""
 
     BASE_FIRST = "a reader opens base before changes"
     PRUNE_BY_LISTING = "prune removes whatever is listed at that moment"

@@ -1,1 +1,1 @@
-"""Whatever is written, in whatever order: every reader gives the rows of a plain dict."""
+"""Any writes in any order: every reader returns the rows of a plain dict."""

@@ -1,4 +1,4 @@
-"""A state machine against a dict: whatever is done to a dataset, in whatever order, it says what the dict says."""
+"""A state machine against a dict: after any operations in any order, a dataset returns the dict's rows."""
 
 import contextlib
 import random
@@ -72,7 +72,7 @@ def upsert_file(path: str, source: str) -> int | None:
 
 
 class DatasetMachine(RuleBasedStateMachine):
-    """Rules are what users, schedulers and crashes do."""
+    """Rules are the actions of users, schedulers and crashes."""
 
     spark_actions = 3
     children = 1
@@ -81,7 +81,7 @@ class DatasetMachine(RuleBasedStateMachine):
     root: Path
 
     def __init__(self) -> None:
-        """Each example has a lake of its own."""
+        """Each example has its own lake."""
         super().__init__()
         self._folder = Path(tempfile.mkdtemp(dir=self.root))
         self._left = self.spark_actions
@@ -169,14 +169,14 @@ class DatasetMachine(RuleBasedStateMachine):
         self._landed_or_not(rows)
 
     def _landed_or_not(self, rows: list[Row]) -> None:
-        """The invariants say whether it is one of the two; here only which."""
+        """Update the model if the upsert landed; the invariants check the rest."""
         if self.dataset.status().sequence > self.model.sequence:
             self.model.upsert(rows)
 
     # ---- maintenance ---------------------------------------------------------------------------------------------
 
     def _take_spark(self) -> None:
-        """Folds cost a second each; a fold of nothing costs none."""
+        """Count a fold that has work: each costs a second. An empty fold costs nothing."""
         if self.model.pending:
             self._left -= 1
 
@@ -226,7 +226,7 @@ class DatasetMachine(RuleBasedStateMachine):
         self.lake = self._open()
         self.dataset = self.lake.dataset(NAME)
 
-    # ---- what must hold after every step -------------------------------------------------------------------------
+    # ---- invariants after every step -----------------------------------------------------------------------------
 
     @invariant()
     def readers_without_spark_give_the_rows_of_the_dict(self) -> None:
@@ -250,7 +250,7 @@ class DatasetMachine(RuleBasedStateMachine):
         assert status.backlog_batches == self.model.sequence - self.model.watermark
 
     def teardown(self) -> None:
-        """At the end Spark reads the same, from a handle that has seen nothing of it all."""
+        """At the end Spark reads the same rows, from a handle without any earlier state."""
         try:
             if hasattr(self, "dataset"):
                 self.lake.close()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME = "property.test.rows"
 OFTEN_TRIED = {"string", "date", "timestamp_ntz", "decimal", "composite"}
-"""The kinds of keys that differ most in how they are found; the deep run tries all."""
+"""The kinds of keys whose lookups differ most; the deep run tests all kinds."""
 SEEDS = st.integers(min_value=0, max_value=2**32)
 SMALL = Settings(durable=False)
 DISTRIBUTED = Settings(durable=False, arrow_changes_rows=0)
@@ -63,7 +63,7 @@ def expected(rows: dict[Any, Row]) -> list[tuple[Any, ...]]:
 
 
 def folded_copy(path: Path, copy: Path, settings: Settings, model: Model, spark: "SparkSession") -> Dataset:
-    """Fold a copy of the lake and check the report; the model stays as it was."""
+    """Fold a copy of the lake and check the report; the model is unchanged."""
     shutil.copytree(path, copy)
     dataset = Lake.open(copy, settings=settings, spark=spark).dataset(NAME)
     report = dataset.compact().to_dict()
@@ -110,7 +110,7 @@ def check_readers(seed: int, kind: Kind, folder: Path, spark: "SparkSession", *,
 
 
 def assert_looked_up(dataset: Dataset, model: Model, rng: random.Random) -> None:
-    """Lookups of present and absent keys, alone and together, give what the oracle has; twice, as the second uses memory."""
+    """Look up present and absent keys, one by one and together, twice: the second time uses memory."""
     kind = model.kind
     for keys in ([rng.choice(kind.keys)], rng.sample(kind.keys, len(kind.keys)), rng.sample(kind.keys, 2)) * 2:
         wanted = [dict(zip(kind.key, key, strict=True)) for key in keys]
@@ -122,7 +122,7 @@ def assert_looked_up(dataset: Dataset, model: Model, rng: random.Random) -> None
 
 
 def duckdb_rows(dataset: Dataset) -> list[tuple[Any, ...]]:
-    """Read base's files with an engine that knows nothing of us."""
+    """Read base's files with an engine that does not know our format."""
     files = [str(dataset.path / "base" / file.path) for file in store_of(dataset).snapshot().base.files]
     if not files:
         return []
@@ -132,7 +132,7 @@ def duckdb_rows(dataset: Dataset) -> list[tuple[Any, ...]]:
 
 
 def literal(value: Any) -> "Column":  # noqa: ANN401
-    """Return a literal; times go as text, because Java's old calendar would shift those before 1582."""
+    """Return a SQL literal; times are passed as text, because Java's old calendar would shift those before 1582."""
     from pyspark.sql import functions as F
 
     if isinstance(value, datetime.datetime):
@@ -141,7 +141,7 @@ def literal(value: Any) -> "Column":  # noqa: ANN401
 
 
 def assert_found_by_key(dataset: Dataset, model: Model) -> None:
-    """A filter on the key finds the row: the statistics in the log hide nothing."""
+    """A filter on the key finds the row: statistics in the log do not hide it."""
     from pyspark.sql import functions as F
 
     kind, rows = model.kind, model.rows

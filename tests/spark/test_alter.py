@@ -1,4 +1,4 @@
-"""Altered columns on Spark: reads in every way, folds in both, and strangers who read base."""
+"""Altered columns on Spark: every way to read, both ways to fold, and other programs that read base."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
 
 @pytest.fixture
 def dataset(lake: Lake) -> Dataset:
-    """Rows of before in base and in changes, rows of after in changes."""
+    """Rows from before the change in base and in changes, rows from after it in changes."""
     made = lake.create(NAME, "id BIGINT NOT NULL, n INT, f FLOAT", key="id")
     made.upsert([{"id": i, "n": i, "f": i / 2} for i in range(20)])
     made.compact()
@@ -75,7 +75,7 @@ def test_a_fold_writes_old_rows_in_the_new_columns_and_other_programs_read_them(
 
 
 def test_other_programs_read_files_that_are_older_than_the_columns(lake: Lake, spark: "SparkSession") -> None:
-    """They see no defaults, which the docs say; they must see wider types, and no error."""
+    """Other programs see no defaults, as documented; they must see wider types without an error."""
     made = lake.create("a.b.old", "id BIGINT NOT NULL, n INT, f FLOAT", key="id")
     made.upsert([{"id": 1, "n": 5, "f": 0.5}])
     made.compact()

@@ -1,4 +1,4 @@
-"""Clustering of logs: rows lie in an order of several columns, searches open few files, and what the log says stays the same."""
+"""Clustering of logs: rows are ordered by several columns, searches open few files, and the rows are unchanged."""
 
 import datetime
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def grid(lake: Lake, name: str = NAME, **given: Any) -> Dataset:  # noqa: ANN401
 
 
 def ranges(log: Dataset, column: str) -> list[tuple[Any, Any]]:
-    """The smallest and largest value of a column in each file."""
+    """Return the smallest and largest value of a column in each file."""
     found = []
     for file in store_of(log).snapshot().base.files:
         values = pq.ParquetFile(store_of(log).base.path / file.path).read(columns=[column]).column(column).to_pylist()
@@ -57,7 +57,7 @@ def ranges(log: Dataset, column: str) -> list[tuple[Any, Any]]:
 
 
 def opened(log: Dataset, column: str, values: list[Any]) -> float:
-    """The share of files that a search for one value cannot leave out, on average."""
+    """Return the average share of files that a search for one value must open."""
     files = ranges(log, column)
     found = [low <= value <= high for value in values for low, high in files]
     return found.count(True) / len(found)

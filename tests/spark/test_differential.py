@@ -1,7 +1,7 @@
-"""Hot against Spark: each item of the published subset, and the 22 shapes, with equal columns, types and rows.
+"""Hot engine against Spark: each item of the published subset, and the 22 shapes, with equal columns, types and rows.
 
-Data is small and holds every edge of every type. Spark interprets instead of compiling: with hundreds of small questions the
-compiler would take most of the time.
+The data is small and has every edge of every type. Spark interprets instead of compiling. With hundreds of small
+queries, compilation would take most of the time.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ Engines = tuple[Hot, OnSpark]
 
 @pytest.fixture(scope="module")
 def quick(spark: "SparkSession") -> Iterator["SparkSession"]:
-    """The session, set for many small questions."""
+    """The session, configured for many small queries."""
     before = {name: spark.conf.get(name, None) for name in QUICK}
     for name, value in QUICK.items():
         spark.conf.set(name, value)
@@ -53,7 +53,7 @@ def engines(quick: "SparkSession") -> Engines:
 
 
 def compare(engines: Engines, text: str, parameters: dict[str, object] | None = None) -> list[str]:
-    """Ask both, and say how they differ."""
+    """Run a query on both engines, and return the differences."""
     question = text.lstrip("~")
     hot, on_spark = (engine.ask(question, parameters) for engine in engines)
     found = differences(hot, on_spark, ordered=is_ordered(question), close=text.startswith("~"))
@@ -141,7 +141,7 @@ KINDS = (
     *("timestamp[us, tz=UTC]", "timestamp[us]", "list", "map", "struct"),
 )
 OF_TYPES = {item.name for item in ITEMS if item.part == "Types"}
-"""Items that are seen by the types of answers."""
+"""Items that are detected by the types of answers."""
 
 
 @pytest.mark.deep

@@ -1,4 +1,4 @@
-"""Exports: whole or not at all, and what any reader finds in them is what the merged view says."""
+"""Exports: complete or absent; every reader finds the rows of the merged view."""
 
 import csv
 import datetime
@@ -49,7 +49,7 @@ def in_duckdb(query: str) -> pa.Table:
 
 
 def read_back(target: Path, format_name: str) -> pa.Table:
-    """Read an export with an engine that knows nothing of us."""
+    """Read an export with an engine that does not know our format."""
     match format_name:
         case "parquet":
             return in_duckdb(f"SELECT * FROM read_parquet('{target}/*.parquet')")
@@ -64,7 +64,7 @@ def read_back(target: Path, format_name: str) -> pa.Table:
 
 
 def beside(target: Path) -> list[str]:
-    """What else lies where the target is."""
+    """Return the hidden files in the target's folder."""
     return sorted(path.name for path in target.parent.iterdir() if path.name.startswith("."))
 
 
@@ -110,7 +110,7 @@ def test_a_delta_export_is_a_plain_table_with_the_columns_of_the_user(
     assert spark.read.format("delta").load(str(target)).count() == 48
     info = table.history(1)[0]
     assert (info["siltstone.dataset"], info["siltstone.sequence"]) == (str(dataset.name), "2")
-    assert "P000" not in (target / "_delta_log" / f"{1:020d}.json").read_text()  # subjects are not in logs
+    assert "P000" not in (target / "_delta_log" / f"{1:020d}.json").read_text()  # subjects are not stored in logs
 
 
 def test_the_argument_files_sets_the_number_of_written_files(dataset: Dataset, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_targets_that_must_not_be_written_are_refused(lake: Lake, dataset: Datas
     for target in bad:
         with refused(InvalidRequest, None, target):
             dataset.export(target, overwrite=target == tmp_path)
-    for target in (full, old):  # the second one only looks like an export
+    for target in (full, old):  # the second folder only looks like an export
         with pytest.raises(InvalidRequest):
             dataset.export(target, overwrite=True)
     with pytest.raises(InvalidRequest, match="'avro'"):

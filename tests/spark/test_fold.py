@@ -1,4 +1,4 @@
-"""Fold, prune, purge, vacuum: exact, only what is touched, and really gone."""
+"""Fold, prune, purge, vacuum: exact results, only necessary rewrites, and real deletion."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from siltstone import Conflict, Dataset, Fenced, Gone, InvalidRequest, Lake, Settings
 from siltstone.erasure.scan import scan
 from siltstone.failpoints import arm
-from siltstone.spark_tasks import fold as worker
+from siltstone.spark_tasks import fold
 from tests.support.internals import store_of
 from tests.support.people import NAME, by_id, create, key, people, person, write_people
 
@@ -25,7 +25,7 @@ both_ways = pytest.mark.parametrize("arrow_changes_rows", [200_000, 0], ids=["in
 
 @pytest.fixture
 def arrow_changes_rows() -> int:
-    """Small change sets are folded in place, unless a test asks for `both_ways`."""
+    """Small change sets are folded in place, unless a test requests `both_ways`."""
     return 200_000
 
 
@@ -238,7 +238,7 @@ def test_without_python_in_the_tasks_spark_folds_alone(dataset: Dataset, monkeyp
 
         return work
 
-    monkeypatch.setattr(worker, "finder", missing)
+    monkeypatch.setattr(fold, "finder", missing)
     dataset.upsert([person(1, city="changed"), person(5000)])
     dataset.tombstone([key(2)])
     before = by_id(dataset.to_arrow())

@@ -25,13 +25,13 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
 
 @pytest.fixture
 def beside(lake_path: Path) -> Iterator[Lake]:
-    """Another lake object, as another process has it: it learns what happens from the disk alone."""
+    """Another lake object, as another process has it: it reads all state from the disk."""
     with Lake.open(lake_path, settings=SETTINGS) as opened:
         yield opened
 
 
 def check(lakes: tuple[Lake, ...], dataset: Dataset, *, fills: int, with_spark: bool = False) -> None:
-    """Every cache says what the merged view says, on Spark, too, if that is worth the time."""
+    """Check that every cache has the rows of the merged view; also on Spark, if requested."""
     for lake in lakes:
         assert_same(lake, dataset)
     assert lakes[-1].hot.stats().entries[0].fills == fills

@@ -1,4 +1,4 @@
-"""Bulk loads: straight to base while the dataset is empty, as one change batch otherwise, and never half."""
+"""Bulk loads: straight to base while the dataset is empty, as one change batch otherwise, and never partially."""
 
 import json
 from collections.abc import Iterator
@@ -190,7 +190,7 @@ def test_truncated_parquet_file_is_named_and_nothing_is_loaded(dataset: Dataset,
 
 
 def not_utf8(column: str) -> pa.Table:
-    """Arrow does not look into the bytes of a text column, so a file can hold what no reader can show."""
+    """Arrow does not check the bytes of a text column, so a file can hold bytes that are not UTF-8."""
     spoiled = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
     )

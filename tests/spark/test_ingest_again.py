@@ -1,4 +1,4 @@
-"""What a load leaves out: what was loaded before, and what is bad and put aside."""
+"""Files and rows that a load skips: files loaded before, and bad rows in quarantine."""
 
 import json
 from collections.abc import Iterator

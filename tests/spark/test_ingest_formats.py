@@ -51,7 +51,7 @@ ODD = ["plain", 'quote " and, comma', "\u00fc\U0001f600", " spaces ", "\\ back",
 
 
 def rows(count: int = 40) -> list[dict[str, Any]]:
-    """Rows with every type; every fifth is null but for its key."""
+    """Rows with every type; in every fifth row all columns but the key are null."""
     start = datetime.datetime(2026, 11, 16, 10, 0, 0, 123456, tzinfo=datetime.UTC)
     made = []
     for i in range(count):
@@ -79,7 +79,7 @@ def rows(count: int = 40) -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as JSON has it."""
+    """Return a value in its JSON form."""
     if isinstance(value, dict):
         return {name: shown(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -42,7 +42,7 @@ def dataset(lake: Lake) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def sorted_by_tasks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Note of each load whether the quick way wrote it."""
+    """Record for each load whether Arrow tasks sorted it."""
     ways: list[bool] = []
 
     def noted(*given: object, **named: object) -> sorted_write.SortedFiles | None:
@@ -55,7 +55,7 @@ def sorted_by_tasks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def shuffled(folder: Path, table: pa.Table, *, files: int = 3) -> Path:
-    """Write a table's rows in no order, as some Parquet files."""
+    """Write a table's rows in random order, as several Parquet files."""
     order = list(range(table.num_rows))
     random.Random(5).shuffle(order)
     folder.mkdir()
@@ -65,7 +65,7 @@ def shuffled(folder: Path, table: pa.Table, *, files: int = 3) -> Path:
 
 
 def key_spans(dataset: Dataset, table: str) -> list[tuple[str, str]]:
-    """The lowest and the highest key of each file; each file must be sorted."""
+    """Return the lowest and the highest key of each file; each file must be sorted."""
     spans = []
     for file in (dataset.path / table / "data").rglob("*.parquet"):
         keys = pq.read_table(file, columns=["id"]).column("id").to_pylist()

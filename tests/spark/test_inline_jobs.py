@@ -1,4 +1,4 @@
-"""Jobs in the session of this process: they can be cancelled and limited, and Spark really stops."""
+"""Jobs in the session of this process: they can be cancelled and have time limits, and Spark really stops."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def lake(lake_path: Path, spark: "SparkSession") -> Iterator[Lake]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Roll-ups go by Spark's shuffle, which takes long enough to be met in the middle."""
+    """Roll-ups use Spark's shuffle, which is slow enough to be interrupted."""
     monkeypatch.setattr(roll_up, "merge_small_files", lambda *_, **__: None)
 
 
@@ -50,7 +50,7 @@ def test_a_cancelled_job_is_interrupted_in_spark_and_can_be_done_later(lake: Lak
     (done,) = run_cycle(plan, lake.maintenance.runner(), stopping=lambda: spark_is_writing(lake.path))
     assert (done.outcome, done.failure, done.attempts) == ("cancelled", "cancelled", 1), done
     assert set(base_files(log)) == before
-    log.compact()  # recovery takes what is left
+    log.compact()  # recovery handles the rest
     assert leftovers(log) == 0
     (done,) = lake.run_cycle(only=["daily"], force=True)
     assert (done.outcome, done.error) == ("done", None)
@@ -99,17 +99,17 @@ def test_one_job_that_meets_a_full_disk_does_not_stop_the_next(lake: Lake) -> No
 
 
 class Small:
-    """Runs jobs up to a number of files; a larger one is killed, as by a system that is short of memory."""
+    """Runs jobs up to a number of files; a larger job is killed, as when memory is short."""
 
     def __init__(self, runner: Runner, most: int) -> None:
         self._runner = runner
         self._most = most
         self.after: list[Any] = []
-        """What `look` says after each part."""
+        """Results of `look` after each part."""
         self.look: Callable[[], Any] = lambda: None
 
     def run(self, job: Job) -> "Report":
-        """Do one job, or die."""
+        """Run one job, or raise the error of a killed process."""
         if len(job.spec.files) > self._most:
             raise WorkerLost("killed", ended_with=-9, stderr="")
         report = self._runner.run(job)
@@ -118,7 +118,10 @@ class Small:
 
 
 def folded_in_parts(lake: Lake, dataset: Dataset, most: int) -> JobResult:
-    """Fold a dataset, of which no part may have more files; every part leaves what was there, folded a bit further."""
+    """Fold a dataset with a limit of files per part.
+
+    After every part the rows are the same and the backlog is smaller.
+    """
     small = Small(lake.maintenance.runner(), most)
     before = sorted(map(str, dataset.to_arrow().to_pylist()))
     small.look = lambda: (sorted(map(str, dataset.to_arrow().to_pylist())), dataset.status().watermark)

@@ -1,4 +1,4 @@
-"""The journal of real folds and roll-ups: exact numbers, no value of a user, and a fold that died after its commit."""
+"""The journal of real folds and roll-ups: exact numbers, no user values, and a fold that died after its commit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -113,7 +113,7 @@ def test_a_purge_that_folds_reports_folded_and_deleted_files(lake: Lake, visits:
 
 
 def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
-    """Let a process die in a fold or purge, after its commit and before its report."""
+    """Kill a process in a fold or purge, after its commit and before its report."""
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan(only=["fold"], force=True)
     job = Job.of(replace(plan.jobs[0], kind=kind, lane=str(kind)), cycle=plan.cycle, epoch=None)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ("tests/spark/test_merged_view.py", "tests/spark/test_fold.py", "tests/spark/test_ingest.py", "tests/property")
 WHOLE_RUN_SECONDS = 3600
 FILES_ADDED = {"changes as Arrow": 2, "changes read by executors": 1, "by position": 2}
-"""In place, new keys have a file of their own; a shuffle brings all into one."""
+"""An in-place fold writes new keys to a separate file; a shuffle writes one file."""
 
 pytestmark = pytest.mark.spark
 every_way = pytest.mark.parametrize(
@@ -27,7 +27,7 @@ every_way = pytest.mark.parametrize(
 
 
 def check(seen: dict[str, Any], way: str) -> None:
-    """Both kinds of session are held against the same figures."""
+    """Compare both kinds of session with the same figures."""
     rows, raw = expected_rows(), expected_rows(raw=True)
     assert len(raw) - len(rows) == len(HIDDEN)
     load = seen["load"]

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from siltstone import Conflict, Dataset, InvalidRequest, Lake, Settings
-from siltstone.dataset.read import spark_frames as frames
+from siltstone.dataset.read import spark_frames
 from siltstone.erasure.scan import scan
 from siltstone.failpoints import arm
 from tests.support.clicks import NAME, SCHEMA, START, Oracle, Row, as_counter, click, clicks, create, period_of
@@ -28,7 +28,7 @@ both_sizes = pytest.mark.parametrize("arrow_changes_rows", [200_000, 0], ids=["a
 
 @pytest.fixture
 def arrow_changes_rows() -> int:
-    """Small change sets reach Spark as Arrow, unless a test asks for `both_sizes`."""
+    """Small change sets reach Spark as Arrow, unless a test requests `both_sizes`."""
     return 200_000
 
 
@@ -44,13 +44,13 @@ def log(lake: Lake) -> Dataset:
 
 
 def check(log: Dataset, oracle: Oracle) -> None:
-    """All readers say what the oracle says."""
+    """Check that all readers return the oracle's rows."""
     assert as_counter(log.to_arrow()) == as_counter(oracle.rows)
     assert as_counter(log.read().toArrow()) == as_counter(oracle.rows)
 
 
 def base(log: Dataset) -> pa.Table:
-    """What a stranger reads."""
+    """Return the rows of base as another program reads them."""
     return DeltaTable(log.path / "base").to_pyarrow_table()
 
 
@@ -94,7 +94,7 @@ def test_a_fold_puts_rows_into_their_hour_and_partition(log: Dataset) -> None:
     groups = {(row["_period"], row["region"]) for row in rows_of_base.to_pylist()}
     assert report.files_added == len(groups)
     assert log.status().backlog_rows == 0
-    log.append([click(1, n=77)])  # it comes late
+    log.append([click(1, n=77)])  # it arrives late
     assert log.compact().files_removed == 0
     late = base(log).filter(pc.equal(base(log).column("n"), 77))
     assert late.column("_period").to_pylist() == [period_of(click(1))]
@@ -308,7 +308,7 @@ def test_a_base_of_many_files_is_read_by_its_log(log: Dataset, monkeypatch: pyte
     log.compact()
     log.tombstone([{"visitor": "V-0"}])
     log.append([click(7)])
-    monkeypatch.setattr(frames, "LISTED_FILES", 1)
+    monkeypatch.setattr(spark_frames, "LISTED_FILES", 1)
     found = log.read()
     assert found.columns == SCHEMA.names
     assert as_counter(found.toArrow()) == as_counter(log.to_arrow())

@@ -42,7 +42,7 @@ def paths(log: Dataset) -> list[Path]:
 
 
 def has_bloom_filters(path: Path) -> set[str]:
-    """The columns with a bloom filter; Spark leaves it out where a dictionary of all values says the same."""
+    """Return the columns with a bloom filter or a dictionary. Spark omits the filter if a dictionary has all values."""
     query = """
         SELECT path_in_schema FROM parquet_metadata(?)
         WHERE bloom_filter_offset IS NOT NULL OR encodings LIKE '%DICTIONARY%'

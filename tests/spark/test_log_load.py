@@ -1,4 +1,4 @@
-"""The first load of a log: straight to base, and what is there afterwards is what an append and a fold would have left."""
+"""The first load of a log: straight to base, with the same result as an append and a fold."""
 
 import datetime
 import json
@@ -43,12 +43,12 @@ def source(path: Path, rows: Rows, schema: pa.Schema = SCHEMA) -> Path:
 
 
 def live(log: Dataset) -> list[dict[str, Any]]:
-    """The files of base, by its log."""
+    """Return the files of base, by its log."""
     return list(pa.table(DeltaTable(log.path / "base").get_add_actions(flatten=False)).to_pylist())
 
 
 def entries(log: Dataset) -> Counter[tuple[Any, ...]]:
-    """What base's log says of its files: partition values, rows, ranges and nulls; the system columns aside."""
+    """Return partition values, rows, ranges and nulls of files from base's log, without system columns."""
 
     def ranges(file: dict[str, Any], name: str) -> str:
         found = {key: value for key, value in file[name].items() if key != "_written_at"}
@@ -70,7 +70,7 @@ def rows_by_partition(log: Dataset) -> Counter[str]:
 
 
 def same_as_folded(lake: Lake, rows: Rows, tmp_path: Path, schema: pa.Schema = SCHEMA, **given: Any) -> Dataset:  # noqa: ANN401
-    """Load rows into one log and append and fold them into another; compare everything but who wrote them and when."""
+    """Load rows into one log, append and fold them into another; compare everything but the writer and the time."""
     loaded, folded = (lake.create(f"web.eu.{name}", schema, **given) for name in ("loaded", "folded"))
     report = loaded.ingest(source(tmp_path / "in.parquet", rows, schema))
     folded.append(rows)
@@ -191,7 +191,7 @@ def test_a_first_load_of_nothing_but_bad_rows_is_refused(log: Dataset, tmp_path:
     assert (log.status().rows_in_base, log.status().sequence, log.status().unreferenced_files) == (0, 0, 0)
 
 
-# ---- others at the same time -----------------------------------------------------------------------------------------
+# ---- other writers at the same time ----------------------------------------------------------------------------------
 
 
 def meanwhile(log: Dataset, path: Path, place: str, action: Callable[[], object]) -> Any:  # noqa: ANN401

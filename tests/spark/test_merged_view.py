@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, InvalidRequest, Lake, NotFound, Settings
-from siltstone.dataset.read import arrow_view as local
-from siltstone.dataset.read import position_masks as positions
+from siltstone.dataset.read import arrow_view, position_masks
 from siltstone.dataset.read.spark_frames import arrow_frame
 from siltstone.dataset.read.spark_view import merged_frame
 from siltstone.errors import SiltstoneError
@@ -31,7 +30,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 
 @pytest.fixture
 def way() -> Settings:
-    """Small change sets reach Spark as Arrow, unless a test asks for `every_way`."""
+    """Small change sets reach Spark as Arrow, unless a test requests `every_way`."""
     return Settings()
 
 
@@ -160,7 +159,7 @@ def test_reader_that_meets_a_removed_file_takes_a_new_snapshot(
     lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset.upsert([person(1, city="changed")])
-    read, calls = local.unfolded_rows, []
+    read, calls = arrow_view.unfolded_rows, []
 
     def purged_meanwhile(*arguments: object, **named: object) -> pa.Table:
         calls.append(1)
@@ -168,7 +167,7 @@ def test_reader_that_meets_a_removed_file_takes_a_new_snapshot(
             lake.dataset(NAME).compact(purge=True)
         return read(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(local, "unfolded_rows", purged_meanwhile)
+    monkeypatch.setattr(arrow_view, "unfolded_rows", purged_meanwhile)
     rows = {row["id"]: row["city"] for row in dataset.to_arrow().to_pylist()}
     assert len(calls) >= 2
     assert len(rows) == 100
@@ -238,7 +237,7 @@ def test_empty_dataset_reads_as_no_rows(lake: Lake) -> None:
 def test_positions_follow_every_change_and_fold(
     lake_path: Path, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
 ) -> None:
-    monkeypatch.setattr(positions, "LOOKED_UP_KEYS", looked_up)
+    monkeypatch.setattr(position_masks, "LOOKED_UP_KEYS", looked_up)
     with Lake.open(lake_path, spark=spark, settings=WAYS["by position"]) as lake:
         dataset = create(lake)
         dataset.ingest(write_people(tmp_path / "in.parquet", 1000))

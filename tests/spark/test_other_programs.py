@@ -1,4 +1,7 @@
-"""Spark writes to `base` past our commit path: deletion vectors, renamed columns, deletes. All are refused and undone."""
+"""Spark writes to `base` outside our commit path: deletion vectors, renamed columns, deletes.
+
+All are refused and undone.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What another user of the machine gets from a Spark that we started: nothing, over its ports or from its files."""
+"""Another user of the machine gets nothing from our Spark, over its ports or from its files."""
 
 import json
 import os
@@ -73,7 +73,7 @@ for folder in folders:
 print(json.dumps([answered, read]))
 """
 SUCCESS, FAILURE = (1, 4), 5
-"""Types of answers in Spark's transport protocol: a block or an answer, and a refusal."""
+"""Types of replies in Spark's transport protocol: a block or an answer, and a refusal."""
 
 
 def listening_ports(process: int) -> list[int]:
@@ -94,7 +94,7 @@ def listening_ports(process: int) -> list[int]:
 
 
 def attacked(process: int, folders: list[Path]) -> tuple[dict[str, list[tuple[int, str]]], list[str]]:
-    """Let another user ask every port for blocks and endpoints, and look into the folders."""
+    """As another user, request blocks and endpoints at every port, and read the folders."""
     given = json.dumps([listening_ports(process), [str(folder) for folder in folders]])
     done = subprocess.run([sys.executable, "-c", STRANGER, given], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

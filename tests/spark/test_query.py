@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ROWS = "VALUES (1, 'a', array(1, 2), true), (2, 'b\\'', array(3), false), (3, NULL, NULL, NULL) AS t(n, s, l, b)"
 SLOW = "SELECT sum(a.x * b.x) FROM (SELECT explode(sequence(1, 5000)) x) a, (SELECT explode(sequence(1, 5000)) x) b"
-"""Some seconds of work; it must end by itself, since a task that is inside of such a join cannot be interrupted."""
+"""Some seconds of work. It must end by itself, because a task inside such a join cannot be interrupted."""
 TASKS_GONE_SECONDS = 60
-"""Well above what a task needs for one batch, on a busy machine."""
+"""Longest wait until tasks end: well above the time of a task for one batch, on a busy machine."""
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ NASTY = [
 
 
 def test_the_rewritten_text_has_the_meaning_of_the_query_on_spark(spark: "SparkSession") -> None:
-    """The parser and Spark's own may read a text differently; the rewritten text must have the same meaning."""
+    """Our parser and Spark's may read a text differently; the rewritten text must have the same meaning."""
     different = []
     for text in NASTY:
         original = text.replace("{rows}", ROWS)
@@ -204,7 +204,7 @@ def test_a_query_that_takes_too_long_or_is_cancelled_ends(lake: Lake, spark: "Sp
 
 
 def test_the_caller_gets_the_time_limit_while_spark_works_out_a_constant(lake: Lake) -> None:
-    """Spark computes it while it plans, and hears no interrupt until that is done."""
+    """Spark computes it during planning, and ignores interrupts until it has the result."""
     text = "SELECT levenshtein(repeat('a', 16000), repeat('b', 16000)) AS n"
     for ask in (
         lambda: lake.sql(text, timeout=0.5, query_id="constant"),
@@ -213,7 +213,7 @@ def test_the_caller_gets_the_time_limit_while_spark_works_out_a_constant(lake: L
     ):
         with refused(Unavailable, Reason.TIME_LIMIT, "0.5 s"):
             ask()
-        assert len(lake.queries.running()) == 1  # Spark is still at it
+        assert len(lake.queries.running()) == 1  # Spark is still computing
         until = time.monotonic() + TASKS_GONE_SECONDS
         while lake.queries.running():
             assert time.monotonic() < until
@@ -222,7 +222,7 @@ def test_the_caller_gets_the_time_limit_while_spark_works_out_a_constant(lake: L
 
 @pytest.mark.usefixtures("dataset")
 def test_a_join_that_yields_nothing_ends_soon_after_its_time(lake: Lake, spark: "SparkSession") -> None:
-    """Its task runs through half a billion pairs of rows before it looks whether it is to end."""
+    """Its task processes half a billion pairs of rows before it checks for an interrupt."""
     pairs = f"SELECT count(*) FROM {NAME} a JOIN (SELECT explode(sequence(1, 400000)) x) b ON a.n * b.x = -1"
     with refused(Unavailable, Reason.TIME_LIMIT, "2 s"):
         lake.sql(pairs, timeout=2, engine="spark")

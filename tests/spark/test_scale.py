@@ -1,4 +1,4 @@
-"""Spark is the pipeline: with a driver that takes 4 MB of results, a million rows are loaded, changed, read and folded."""
+"""Spark is the pipeline: a million rows are loaded, changed, read and folded by a driver that accepts 4 MB of results."""
 
 import json
 import os
@@ -63,7 +63,7 @@ with Lake.open(sys.argv[1]) as lake:
 
 
 def child(server: ConnectServer, tmp_path: Path, script: str, **settings: str) -> Any:  # noqa: ANN401
-    """Run a script against the server in a process of its own, and return what it says last."""
+    """Run a script against the server in a separate process, and return its last line of output."""
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "lake"), str(tmp_path / "in")],
         env={"SILT_SPARK_REMOTE": server.address, "PATH": "", "SILT_DURABLE": "off", **settings}

@@ -29,7 +29,7 @@ print(spark.read.format("delta").load(sys.argv[2]).count(), spark.conf.get("spar
 
 
 class Given:
-    """Stands for a session: `session` must hand it back untouched."""
+    """Stands for a session: `session` must return it unchanged."""
 
 
 def test_the_given_session_wins():

@@ -1,4 +1,4 @@
-"""Tombstones by condition: Spark finds the keys, only keys are written, and the condition is stored nowhere."""
+"""Tombstones by condition: Spark finds the keys, only keys are written, and the condition is not stored."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_the_history_calls_it_a_tombstone_and_knows_the_actor_after_a_purge(data
 
 
 def test_a_row_that_no_longer_fits_stays(dataset: Dataset) -> None:
-    """The merged view decides: in base the row with n = 3 is of another city."""
+    """The merged view decides: in base the row with n = 3 has another city."""
     dataset.tombstone(where="city = 'city 3'")
     assert key(3) in ids(dataset)
     assert key(10) not in ids(dataset)
@@ -91,7 +91,7 @@ def test_a_producer_hides_once(dataset: Dataset) -> None:
     assert key(2) in ids(dataset)
     assert (
         dataset.status().unreferenced_files == 1
-    )  # the base file that the fixture's fold replaced is not there: see below
+    )  # the base file that the fixture's fold replaced is missing: see below
 
 
 @pytest.mark.parametrize(

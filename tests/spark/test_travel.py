@@ -65,7 +65,7 @@ def check_past(dataset: Dataset, seen: dict[int, pa.Table], sample: list[int]) -
         found = changes.orderBy("_seq", "_pos").toArrow().cast(expected.schema)
         assert found.combine_chunks().equals(expected.combine_chunks()), sequence
     assert by_id(now.toArrow()).equals(seen[max(seen)])
-    assert by_id(dataset.read().toArrow()).equals(seen[max(seen)])  # nothing old is taken for the new
+    assert by_id(dataset.read().toArrow()).equals(seen[max(seen)])  # old rows are not mistaken for the new ones
 
 
 def test_every_earlier_state_is_the_same_on_spark_and_without_it(lake: Lake, tmp_path: Path) -> None:

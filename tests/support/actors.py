@@ -1,6 +1,6 @@
 """Processes of concurrency tests: they write, fold, load, read in loops, and wait for each other by files.
 
-Everything takes and returns JSON values, so that it can run in a child process. The oracle is simple on purpose: writer w
+Everything takes and returns JSON values, so that it can run in a child process. The oracle is deliberately simple: writer w
 writes batch b as rows ``shared-<i>`` (keys of all writers, the last one wins) and ``own-<w>-<b>`` (a key of this writer alone).
 """
 
@@ -25,7 +25,7 @@ STOP: Final = "stop"
 
 
 def wait_for(path: Path) -> None:
-    """Wait until another process has made the file."""
+    """Wait until another process has created the file."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
@@ -56,7 +56,7 @@ def tombstoned_key(writer: int, batch: int) -> str | None:
 
 
 def write_batches(path: str, writer: int, batches: int) -> list[list[Any]]:
-    """Write batches and return what was acknowledged: [sequence, "U" or "D", rows or keys]."""
+    """Write batches and return the acknowledged ones: [sequence, "U" or "D", rows or keys]."""
     dataset = open_dataset(path)
     written: list[list[Any]] = []
     for batch in range(batches):
@@ -82,7 +82,7 @@ def write_until_gone(path: str, writer: int, signals: str) -> dict[str, Any]:
 
 
 def apply(log: list[list[Any]]) -> dict[str, list[int]]:
-    """Return what a dataset holds after these writes, in the order of their sequences: the oracle."""
+    """Return the rows of a dataset after these writes, in sequence order: the oracle."""
     rows: dict[str, list[int]] = {}
     for _, op, items in sorted(log, key=lambda item: int(item[0])):
         if op == "U":
@@ -94,14 +94,14 @@ def apply(log: list[list[Any]]) -> dict[str, list[int]]:
 
 
 def seen_rows(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """Return rows by key; a key that is there twice fails."""
-    found = {row["id"]: [row["writer"], row["batch"]] for row in rows}
-    assert len(found) == len(rows), "a key is there twice"
-    return found
+    """Return rows by key; a duplicate key fails the test."""
+    by_key = {row["id"]: [row["writer"], row["batch"]] for row in rows}
+    assert len(by_key) == len(rows), "a key is there twice"
+    return by_key
 
 
 def compact_until_stopped(path: str, signals: str, purge_every: int = 0) -> dict[str, int]:
-    """Fold in a loop, at intervals with a purge. Return how often it committed and how often it lost a race."""
+    """Fold in a loop, at intervals with a purge. Return the numbers of commits and of lost races."""
     dataset = open_dataset(path)
     counts = {"folds": 0, "purges": 0, "conflicts": 0}
     while not (Path(signals) / STOP).exists():
@@ -118,7 +118,7 @@ def compact_until_stopped(path: str, signals: str, purge_every: int = 0) -> dict
 
 
 def compact_together(path: str, signals: str, number: int) -> dict[str, Any]:
-    """Fold, but wait with the plan in hand until the others have theirs."""
+    """Fold, but commit only after all other processes have their plans."""
     dataset = open_dataset(path)
 
     def meet(_name: str) -> None:
@@ -138,7 +138,7 @@ def compact_once(path: str, purge: bool = False) -> dict[str, Any]:  # noqa: FBT
 
 
 def ingest_together(path: str, source: str, signals: str, number: int) -> dict[str, Any]:
-    """Load a file; wait with the files written and not committed until the go-ahead."""
+    """Load a file; wait with the files written and uncommitted until the go-ahead."""
     dataset = open_dataset(path)
     with _held("ingest.after_write", Path(signals), number):
         return dataset.ingest(source).to_dict()
@@ -155,7 +155,7 @@ def _held(failpoint: str, signals: Path, number: int) -> Iterator[None]:
 
 
 def read_until_stopped(path: str, signals: str) -> list[list[Any]]:
-    """Read in a loop; return [acknowledged before, rows seen, acknowledged after] by the writer's own count file."""
+    """Read in a loop; return [acknowledged before, rows seen, acknowledged after] by the writer's count file."""
     dataset = open_dataset(path)
     seen: list[list[Any]] = []
     count = Path(signals) / "acknowledged"
@@ -167,7 +167,7 @@ def read_until_stopped(path: str, signals: str) -> list[list[Any]]:
 
 
 def read_on_spark_until_stopped(path: str, signals: str) -> list[list[Any]]:
-    """Read on Spark in a loop, again with a new frame if a purge took files away meanwhile; say when the first one is done."""
+    """Read on Spark in a loop, with a new frame if a purge has deleted files; signal the end of the first read."""
     from siltstone.spark.errors import is_missing_file, spark_errors
 
     dataset = open_dataset(path)

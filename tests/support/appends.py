@@ -20,7 +20,7 @@ def append_all(uri: str, *, first: int, last: int, at_once: int) -> int:
     new = 0
     with EventLog.open(uri) as log:
         for start in range(0, len(events), at_once):
-            new += sum(one.is_new for one in log.append(*events[start : start + at_once]))
+            new += sum(result.is_new for result in log.append(*events[start : start + at_once]))
     return new
 
 
@@ -31,13 +31,13 @@ def count_events(uri: str) -> int:
 
 
 def append_builds(uri: str, *, name: str, count: int) -> list[int]:
-    """Append events of builds that no other process has, one by one; return their indexes."""
+    """Append events of builds that no other process uses, one by one; return their indexes."""
     with EventLog.open(uri) as log:
         return [log.append(received(f"{name}-{number}"))[0].index for number in range(count)]
 
 
 def contest(uri: str, *, name: str) -> bool:
-    """Try to change the state of a build while other processes do; return whether this process succeeded."""
+    """Try to change the state of a build while other processes try, too; return whether this process succeeded."""
     with EventLog.open(uri) as log:
         try:
             log.append(event(BuildRequestEvent(status=BuildStatus.PLANNING, message=name)))

@@ -1,4 +1,4 @@
-"""Backups in processes that are killed, and what a restored lake holds."""
+"""Backups in processes that are killed, and the contents of a restored lake."""
 
 from pathlib import Path
 from typing import Any

@@ -1,10 +1,10 @@
-"""Child processes of tests: run one function, be killed at a fail point, or serve calls one after the other.
+"""Child processes of tests: run one function, be killed at a fail point, or serve calls one by one.
 
-A target is ``module:function``; its arguments and its value are JSON. A child that needs Spark joins the Connect server
+A target is ``module:function``; its arguments and its value are JSON. A child that needs Spark connects to the server
 whose address it gets. A child without an address must not use Spark.
 
-There are hundreds of children, and what they import takes longer than what they do. So they are forked from a process that
-has imported it and done nothing else (`preloaded.py`): each has files, locks and threads of its own, as any process has.
+There are hundreds of children, and their imports take longer than their work. So they are forked from a process that has
+only run these imports (`preloaded.py`). Each child has its own files, locks and threads, as any process has.
 """
 
 import importlib
@@ -43,7 +43,7 @@ def children_of(process: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a child ended, and what its function returned if it came that far."""
+    """Exit of a child, and its function's return value if it finished."""
 
     code: int
     value: Any
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def killed(self) -> bool:
-        """True if the child ended as by a crash."""
+        """True if the child ended as in a crash."""
         return self.code == -signal.SIGKILL
 
 
@@ -60,12 +60,12 @@ class ChildFailed(Exception):  # noqa: N818
 
 
 class Child:
-    """One function that runs in a process of its own."""
+    """A function that runs in a separate process."""
 
     def __init__(
         self, target: str, arguments: dict[str, Any], *, failpoint: str = "", remote: str = "", **environment: str
     ) -> None:
-        """Start it now."""
+        """Start it immediately."""
         self._folder = Path(tempfile.mkdtemp(prefix="child-"))
         given = (target, json.dumps(arguments), _environment(failpoint, remote, environment), str(self._folder))
         self._process = _FORKS.Process(target=_run_forked, args=given)
@@ -79,21 +79,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     def kill(self) -> None:
-        """End it as by a crash."""
+        """Kill it, as in a crash."""
         self._process.kill()
 
     def forget(self) -> None:
-        """Remove what is left of it when it has ended."""
+        """Delete its files after its end."""
         self._process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def wait(self, seconds: float | None = None) -> Outcome:
-        """Wait until it ends; one that takes too long is killed and fails the test."""
+        """Wait until it ends; a child that exceeds the limit is killed and fails the test."""
         patience = WAIT_SECONDS if seconds is None else seconds
         self._process.join(patience)
         code = self._process.exitcode
@@ -109,7 +109,7 @@ class Child:
         return path.read_text() if path.exists() else ""
 
     def value(self, seconds: float | None = None) -> Any:  # noqa: ANN401
-        """Wait, and return what the function returned; a child that failed fails the test."""
+        """Wait, and return the function's value; a failed child fails the test."""
         outcome = self.wait(seconds)
         assert outcome.code == 0, f"the child ended with {outcome.code}:\n{outcome.stderr}"
         return outcome.value
@@ -120,7 +120,7 @@ _started: Final[list[Child]] = []
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """End what a test started and did not wait for, as one that fails does: it would disturb the next ones."""
+    """End children that a failing test did not wait for: they would disturb the next tests."""
     before = len(_started)
     yield
     for child in _started[before:]:
@@ -134,7 +134,7 @@ class Worker:
     """A child that serves calls until it is closed: for many short calls on one Spark session."""
 
     def __init__(self, *, remote: str = "") -> None:
-        """Start it now."""
+        """Start it immediately."""
         self._process = _spawn(remote)
 
     def call(self, target: str, **arguments: Any) -> Any:  # noqa: ANN401
@@ -156,7 +156,7 @@ class Worker:
         return answer["value"]
 
     def close(self) -> None:
-        """End it."""
+        """End the child."""
         self._process.communicate()
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def click(n: int, /, **changed: Any) -> Row:  # noqa: ANN401
-    """One row: a quarter of an hour after the one before, of one of five visitors, two accounts and one region or none."""
+    """Return one row: 15 minutes after the previous, with one of five visitors, two accounts and one region or none."""
     row = {
         "at": START + datetime.timedelta(minutes=15 * n),
         "visitor": f"V-{n % 5}",
@@ -43,12 +43,17 @@ def clicks(count: int, *, start: int = 0) -> list[Row]:
 
 def create(lake: Lake, name: str = NAME, **changed: Any) -> Dataset:  # noqa: ANN401
     """Create the log."""
-    given = {"time": "at", "subject": ["visitor", "account"], "partition_by": ["region"], "sort_by": ["visitor", "at"]}
-    return lake.create(name, SCHEMA, **(given | changed))
+    options = {
+        "time": "at",
+        "subject": ["visitor", "account"],
+        "partition_by": ["region"],
+        "sort_by": ["visitor", "at"],
+    }
+    return lake.create(name, SCHEMA, **(options | changed))
 
 
 def as_counter(rows: pa.Table | list[Row]) -> Counter[tuple[Any, ...]]:
-    """Rows as a bag: order does not count, copies do."""
+    """Return rows as a multiset: order does not count, copies do."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return Counter(tuple(row.get(name) for name in SCHEMA.names) for row in listed)
 
@@ -71,21 +76,21 @@ class Oracle:
     survivor: str = "first"
 
     def append(self, rows: list[Row]) -> None:
-        """Take rows."""
+        """Record appended rows."""
         self.entries += [("A", row) for row in rows]
 
     def tombstone(self, named: list[Row]) -> None:
-        """Hide what came before and has all named values."""
+        """Hide earlier rows that have all the named values."""
         self.entries += [("D", row) for row in named]
 
     @property
     def raw(self) -> list[Row]:
-        """Every append."""
+        """Return every append."""
         return [row for op, row in self.entries if op == "A"]
 
     @property
     def rows(self) -> list[Row]:
-        """The rows that are seen."""
+        """Return the visible rows."""
         seen = [row for place, (op, row) in enumerate(self.entries) if op == "A" and not self._hidden(place, row)]
         if not self.dedup_by:
             return seen

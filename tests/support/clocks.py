@@ -7,11 +7,14 @@ from typing import Final
 
 START: Final = datetime.datetime(2026, 11, 15, 14, 0, 30, tzinfo=datetime.UTC)
 _SPIN_SECONDS: Final = 0.0005
-"""A sleep passes in no time, but lets others run, so that waiting for a lock does not turn the clock forward by hours."""
+"""A sleep returns at once, but yields to other threads.
+
+So waiting for a lock does not set the clock forward by hours.
+"""
 
 
 class FakeClock:
-    """A clock that stands still until a test moves it. The time of day can jump; the monotonic time never does."""
+    """A clock that only a test moves. The time of day can jump; the monotonic time never does."""
 
     def __init__(self, now: datetime.datetime = START, *, jitter: float = 0.0) -> None:
         self._now = now
@@ -19,13 +22,13 @@ class FakeClock:
         self.next_jitter = jitter
 
     def pass_time(self, **given: float) -> None:
-        """Let time pass, as `timedelta` counts it."""
+        """Advance the clock, with the arguments of `timedelta`."""
         passed = datetime.timedelta(**given)
         self._now += passed
         self._monotonic_seconds += passed.total_seconds()
 
     def jump(self, **given: float) -> None:
-        """Set the time of day forwards or back."""
+        """Set the time of day forwards or back; the monotonic time is unchanged."""
         self._now += datetime.timedelta(**given)
 
     def now(self) -> datetime.datetime:
@@ -39,7 +42,7 @@ class FakeClock:
         self.pass_time(seconds=seconds)
 
     def new_id(self) -> str:
-        return uuid.uuid4().hex  # noqa: TID251  # ids are fresh whatever the time is
+        return uuid.uuid4().hex  # noqa: TID251  # ids are unique at any time
 
     def jitter(self) -> float:
         return self.next_jitter

@@ -22,22 +22,22 @@ QUIET: Final = {
     "SILT_TIERS": "hourly.enabled=no; daily.enabled=no; monthly.enabled=no",
     **{f"SILT_{cron.upper()}": "" for cron in CRONS},
 }
-"""Nothing is due by the clock."""
+"""No task is due by the clock."""
 EVERY_MINUTE: Final = "* * * * *"
 LONG_AGO: Final = "2026-01-01T00:00:00+00:00"
 
 
 def overdue(lake: Lake, *tasks: str) -> None:
-    """Pause the compactors of a lake, and let these tasks be due as soon as they are resumed."""
+    """Pause the compactors of a lake, and make these tasks due when they are resumed."""
     lake.pause_compactor()
     StateFiles(Layout.at(lake.path), durable=False).write(CYCLES, {"settled": dict.fromkeys(tasks, LONG_AGO)})
 
 
 class CompactorProcess:
-    """One `silt compactor`; its events as they come."""
+    """One `silt compactor` process, and its events in order."""
 
     def __init__(self, lake: Path, *options: str, **environment: str) -> None:
-        """Start it now."""
+        """Start it immediately."""
         self._process = subprocess.Popen(
             ["env", "--default-signal=INT", *COMMAND, "--lake", str(lake), "--json", "compactor", *options],
             stdin=subprocess.DEVNULL,
@@ -55,7 +55,7 @@ class CompactorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def wait_for(self, event: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class CompactorProcess:
                 return self.events[-1]
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it alone."""
+        """Send a signal to this process only."""
         os.kill(self.pid, number)
 
     def wait(self) -> int:
@@ -88,7 +88,7 @@ class CompactorProcess:
         return code
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it with a signal; return its exit code."""
+        """Send a signal; return the exit code."""
         if self._process.poll() is None:
             self.send(number)
         return self.wait()

@@ -1,4 +1,4 @@
-"""One walk through the core, for any kind of Spark session; the result is plain data and the same for all."""
+"""One run through the core, for any kind of Spark session; the result is plain data and the same for all."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ def walk(path: str, way: str) -> dict[str, Any]:
 
 
 def expected_rows(*, raw: bool = False) -> list[list[Any]]:
-    """Return key, number and city of what the walk leaves, worked out by hand."""
+    """Return key, number and city of the rows after the run, calculated by hand."""
     cities = {number: f"city {number % 7}" for number in range(LOADED)}
     cities |= dict.fromkeys(UPSERTED, "new") | dict.fromkeys(FROM_FRAME, "frame")
     return [[key(n), n, city] for n, city in sorted(cities.items()) if raw or n not in HIDDEN]

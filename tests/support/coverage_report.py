@@ -1,6 +1,6 @@
-"""Line coverage per package, from the data that `make test-deep` has gathered: ``python -m tests.support.coverage_report``.
+"""Line coverage per package, from the data of `make test-deep`: ``python -m tests.support.coverage_report``.
 
-It fails below ``fail_under`` of ``pyproject.toml``, which counts for the whole.
+It fails below ``fail_under`` of ``pyproject.toml``, which applies to the whole.
 """
 
 import sys
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def table(lines: Counter[str], missed: Counter[str]) -> Iterable[str]:
-    """Yield a line for each package, and one for all."""
+    """Yield a line for each package, and a total."""
     yield f"{'package':<40}{'lines':>8}{'missed':>8}{'covered':>9}"
     for package in sorted(lines):
         yield f"{package:<40}{lines[package]:>8,}{missed[package]:>8,}{covered(lines[package], missed[package]):>8.1f}%"

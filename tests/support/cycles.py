@@ -13,7 +13,7 @@ ROWS: Final = 4
 
 
 def open_cycles(path: str | Path) -> Lake:
-    """Open the lake; nothing is squashed but by a cycle."""
+    """Open the lake; only a cycle squashes."""
     return Lake.open(path, settings=Settings.load(lake=Path(path), squash_files=0, durable=False))
 
 
@@ -23,7 +23,7 @@ def forced(path: str | Path) -> Lake:
 
 
 def build(path: str, rows: int = ROWS) -> None:
-    """Make a lake with two datasets, each with a number of small change files."""
+    """Create a lake with two datasets, each with a number of small change files."""
     with open_cycles(path) as lake:
         for name in NAMES:
             dataset = lake.create(name, "id STRING NOT NULL, n BIGINT", key="id")
@@ -56,9 +56,9 @@ def observe(path: str) -> dict[str, Any]:
     with forced(path) as lake:
         datasets = [lake.dataset(name) for name in NAMES]
         return {
-            "rows": [sorted((row["id"], row["n"]) for row in one.to_arrow().to_pylist()) for one in datasets],
-            "files": [one.status().backlog_files for one in datasets],
-            "unreferenced": sum(one.status().unreferenced_files for one in datasets),
+            "rows": [sorted((row["id"], row["n"]) for row in dataset.to_arrow().to_pylist()) for dataset in datasets],
+            "files": [dataset.status().backlog_files for dataset in datasets],
+            "unreferenced": sum(dataset.status().unreferenced_files for dataset in datasets),
             "cycles": [entry.status for entry in lake.history()],
             "jobs": {record.dataset: record.status.name for record in reversed(lake.jobs())},
             "unfinished": len(recovery_of(lake).unsettled().running),

@@ -23,7 +23,7 @@ def moment_ms(text: str) -> int:
 
 
 def entries(period: str, count: int, *, size: int = MB, prefix: str = "f", **more: Any) -> list[FileEntry]:  # noqa: ANN401
-    """Files of one period; by default all written when 2026-11-01 began."""
+    """Return files of one period; by default all written at the start of 2026-11-01."""
     values = {"modified_ms": moment_ms("2026-11-01"), "rows": 10} | more
     return [FileEntry(f"{period}/{prefix}{n:04d}", size, period=period, **values) for n in range(count)]
 
@@ -40,11 +40,11 @@ def keyed(**more: Any) -> TableState:  # noqa: ANN401
 
 
 def planned(*tables: TableState, now: dt.datetime = NOW, settings: dict[str, Any] | None = None, **more: Any) -> Plan:  # noqa: ANN401
-    """Plan without vacuums, which most tests are not about."""
+    """Plan without vacuums, which most tests do not need."""
     quiet = [table if table.removed_files is not None else replace(table, removed_files=0) for table in tables]
     return plan(Inputs(tables=quiet, **more), Settings(**(settings or {})), now)
 
 
 def reasons(found: Plan, lane: str) -> list[str]:
-    """Return the figures in the reasons why candidates of a lane were left out."""
+    """Return the figures in the reasons why candidates of a lane were omitted."""
     return [figures(candidate.reason) for candidate in found.left_out if candidate.lane == lane]

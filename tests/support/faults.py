@@ -22,7 +22,7 @@ Fault = Callable[[Write], None]
 
 
 class InterruptedEvent(threading.Event):
-    """An event whose lock is held when Ctrl-C comes, as in the first instructions of `threading.Event.set`."""
+    """An event whose lock is held when Ctrl-C arrives, as in the first instructions of `threading.Event.set`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class InterruptedEvent(threading.Event):
 
 
 class FaultyEntry:
-    """Replaces the writing of an entry: runs one fault for each try, then writes as usual."""
+    """Replaces the writing of an entry: runs one fault per try, then writes as usual."""
 
     def __init__(self, *faults: Fault) -> None:
         self.left = list(faults)
@@ -61,7 +61,7 @@ class FaultyEntry:
 
 
 def lands_then_raises(error: Exception, *, after: Callable[[], object] = lambda: None) -> Fault:
-    """Write the entry, let something happen, and fail all the same."""
+    """Write the entry, run an action, and then fail."""
 
     def fault(real: Write) -> None:
         real()

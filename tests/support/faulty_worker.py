@@ -1,10 +1,13 @@
-"""A worker in which a test arranges faults: it looks for them beside the lake before every job.
+"""A worker with faults that a test arranges: it reads them from a file beside the lake before every job.
 
-``fault.json`` says what is to happen: ``{"kill_over": 7}`` kills the worker when a job has more files, ``{"kill": "job.done"}``
-kills it at a fail point, ``{"kill_in_spark": true}`` as soon as Spark writes, ``{"kill_jvm_over": 4}`` its JVM alone, if a job
-has more files, ``{"pause_seconds": 1}`` lets it wait,
-``{"without_rights": "a.b."}`` takes root's rights from it for the jobs of datasets whose names begin so; its JVM keeps them.
-With ``"once": true`` it happens to one job.
+``fault.json`` has one of these faults. With ``"once": true`` it happens to one job only.
+
+* ``{"kill_over": 7}`` kills the worker when a job has more files.
+* ``{"kill": "job.done"}`` kills it at a fail point.
+* ``{"kill_in_spark": true}`` kills it as soon as Spark writes.
+* ``{"kill_jvm_over": 4}`` kills only its JVM, if a job has more files.
+* ``{"pause_seconds": 1}`` makes it wait.
+* ``{"without_rights": "a.b."}`` removes root's rights for jobs of datasets with this name prefix. Its JVM keeps them.
 """
 
 import ctypes
@@ -27,7 +30,7 @@ COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")
 FAULT = "fault.json"
 CAPABILITIES_VERSION = 0x20080522
 READ_AND_WRITE_ALL = 1 << 1 | 1 << 2
-"""The rights by which root need not ask the modes of files (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
+"""Capabilities by which root bypasses file modes (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
 
 
 def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
@@ -36,12 +39,12 @@ def arrange(lake: Path, **fault: Any) -> None:  # noqa: ANN401
 
 
 def spark_is_writing(lake: Path) -> bool:
-    """True while Spark's tasks make the files of a roll-up."""
+    """True while Spark's tasks write the files of a roll-up."""
     return any(lake.glob("*/*/*/*/base/data/*/0/tier-*"))
 
 
 def do(place: WorkerContext, job: Job) -> Answer:
-    """Do a job, with the fault that is arranged for it."""
+    """Run a job with the fault that is arranged for it."""
     path = place.root.parent / FAULT
     fault = json.loads(path.read_text()) if path.exists() else {}
     if fault.get("once"):
@@ -71,7 +74,10 @@ class _Rights(ctypes.Structure):
 
 @contextmanager
 def _without_rights() -> Iterator[None]:
-    """Let what the modes of files say hold for this thread, also if it is root's; another user could not load Python here."""
+    """Make file modes apply to this thread even if it is root's.
+
+    Another user could not load Python here.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     header, rights = _Header(version=CAPABILITIES_VERSION, pid=0), (_Rights * 2)()
     assert libc.capget(ctypes.byref(header), ctypes.byref(rights)) == 0
@@ -92,7 +98,7 @@ def _kill_in_spark(lake: Path) -> None:
 
 
 def _kill_jvm_in_spark(lake: Path) -> None:
-    """Do what the system does to the largest process when memory is short."""
+    """Kill the largest process, as the system does when memory is short."""
     while not spark_is_writing(lake):
         time.sleep(0.005)
     for member in session_members(os.getsid(0)):

@@ -33,7 +33,10 @@ def is_named_or_harmless(read: Callable[[], object], truth: object, damaged: Pat
 
 
 def flipped(path: Path, *, step: int, start: int = 0) -> Iterator[int]:
-    """Flip one bit at regular distances, each time another one of the eight, and restore the file; yield the positions."""
+    """Flip one bit at regular distances, and restore the file; yield the positions.
+
+    The flipped bit is a different one of the eight each time.
+    """
     content = path.read_bytes()
     try:
         for turn, at in enumerate(range(start, len(content), step)):

@@ -33,7 +33,10 @@ def fold_by_arrow(
     with_prune: bool = True,
     job: str = "",
 ) -> int:
-    """Bring every change into base: sorted by key, or `shuffled` as a foreign writer might leave it; return the watermark."""
+    """Fold every change into base: sorted by key, or `shuffled` as another program might write it.
+
+    Return the watermark.
+    """
     store = store_of(dataset)
     snapshot = store.snapshot()
     rows = dataset.to_arrow()
@@ -49,7 +52,7 @@ def fold_by_arrow(
 
 
 def land(store: Store, snapshot: Snapshot, files: tuple[DataFile, ...], *, with_prune: bool, job: str = "") -> None:
-    """Commit files as a fold of all of a snapshot into the whole of base."""
+    """Commit files as a fold of a whole snapshot into all of base."""
     store.base.commit(
         lambda _: Commit(
             kind=CommitKind.FOLD,
@@ -83,7 +86,7 @@ def _write(dataset: Dataset, rows: pa.Table, **options: Any) -> DataFile:  # noq
 
 
 def stage(store: Store, table: Table, rows: pa.Table, partition: dict[str, str | None]) -> DataFile:
-    """Write a file that no log names yet, and describe it for a commit."""
+    """Write a file that no log names yet, and return its description for a commit."""
     relative = f"data/{SystemClock().new_id()}/0/part.parquet"
     path = table.path / relative
     path.parent.mkdir(parents=True)
@@ -98,7 +101,7 @@ def stage(store: Store, table: Table, rows: pa.Table, partition: dict[str, str |
 
 
 def squash_here(dataset: Dataset) -> tuple[int, int]:
-    """Squash all unfolded change files into one, and return the range of sequences that it stands for."""
+    """Squash all unfolded change files into one, and return its range of sequences."""
     snapshot = store_of(dataset).snapshot()
     assert dataset.squash().files_added == 1
     return snapshot.watermark + 1, snapshot.sequence

@@ -39,7 +39,7 @@ LATE_CODECS = ("unicode_escape", "utf-32-be", "utf-32-le", "utf-16-be", "utf-16-
 
 
 def run(lake: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command in this process; return its code and what it writes to standard error."""
+    """Run a command in this process; return its exit code and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(["--lake", str(lake), *arguments])
@@ -47,7 +47,7 @@ def run(lake: Path, *arguments: str) -> tuple[int, str]:
 
 
 def filled(lake: Path) -> None:
-    """Make two datasets whose logs have a checkpoint and entries after it."""
+    """Create two datasets whose logs have a checkpoint and later entries."""
     run(lake, "create", PEOPLE, "--key", "id", "--schema", "id STRING NOT NULL, n BIGINT")
     run(lake, "create", CLICKS, "--time", "at", "--subject", "v", "--schema", "at TIMESTAMP, v STRING")
     for number in range(14):
@@ -59,13 +59,13 @@ def filled(lake: Path) -> None:
 
 def kinds(lake: Path) -> Iterator[Path]:
     """Yield one file of each kind: by its folder and the shape of its name."""
-    found: dict[tuple[str, ...], Path] = {}
+    files: dict[tuple[str, ...], Path] = {}
     for path in sorted(path for path in lake.rglob("*") if path.is_file()):
         parts = path.relative_to(lake).parts
         folder = [part for part in parts[:-1] if len(part) < 32]
         shape = path.name if len(path.name) < 20 else path.suffix + str("checkpoint" in path.name)
-        found[*folder, shape] = path
-    yield from found.values()
+        files[*folder, shape] = path
+    yield from files.values()
 
 
 def damage(path: Path, how: str) -> None:
@@ -90,7 +90,7 @@ def damage(path: Path, how: str) -> None:
 
 
 def wrong(code: int, err: str, *, how: str) -> bool:
-    """True if an answer is not one line, not one of ours, has control characters, or calls a denied file damaged."""
+    """True if an output is not one line of ours, has control characters, or calls a denied file damaged."""
     line = err.removesuffix("\n")
     if not code:
         return False
@@ -99,7 +99,7 @@ def wrong(code: int, err: str, *, how: str) -> bool:
 
 
 def drop_privileges(folder: Path) -> None:
-    """Become a user whom file modes concern, once everything is imported that this user could not read."""
+    """Switch to a user without root's access, after all imports that need it."""
     for name in LATE_MODULES:
         importlib.import_module(name)
     for name in LATE_CODECS:
@@ -115,7 +115,7 @@ def drop_privileges(folder: Path) -> None:
 
 
 def main_of_child(folder: Path, damages: list[str]) -> None:
-    """Damage, run, and report what was wrong."""
+    """Damage, run, and report wrong answers."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     (folder / "cache").mkdir(mode=0o777)
     (folder / "cache").chmod(0o777)
@@ -125,7 +125,7 @@ def main_of_child(folder: Path, damages: list[str]) -> None:
     filled(lake)
     shutil.copytree(lake, whole)
     runs = refused = 0
-    found: list[str] = []
+    wrong_outputs: list[str] = []
     for path in list(kinds(lake)):
         for how in damages:
             shutil.rmtree(lake)
@@ -135,14 +135,14 @@ def main_of_child(folder: Path, damages: list[str]) -> None:
                 runs += 1
                 try:
                     code, err = run(lake, *command)
-                except BaseException:  # noqa: BLE001  # what escapes is what is looked for
+                except BaseException:  # noqa: BLE001  # an uncaught exception is a finding
                     code, err = 1, traceback.format_exc()
                 refused += code != 0
                 if wrong(code, err, how=how):
-                    found.append(f"{path.relative_to(lake)} {how} {command[0]}: {code} {err[-400:]!r}")
+                    wrong_outputs.append(f"{path.relative_to(lake)} {how} {command[0]}: {code} {err[-400:]!r}")
             if path.is_file():
                 path.chmod(0o644)
-    json.dump({"runs": runs, "refused": refused, "wrong": found}, sys.stdout)
+    json.dump({"runs": runs, "refused": refused, "wrong": wrong_outputs}, sys.stdout)
 
 
 if __name__ == "__main__":

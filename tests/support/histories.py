@@ -1,4 +1,4 @@
-"""Events for tests: made one by one, and whole histories of interleaved builds, all of them legal."""
+"""Events for tests: single events, and whole valid histories of interleaved builds."""
 
 import random
 import uuid
@@ -32,18 +32,18 @@ ODD_REFS = ("sales/2026-01-01", "sales/ÄÖ", "a%b_c", "a\\b", "[x]*", "sales/20
 
 
 def event(payload: Payload, build: str = "b1", *, at: int = 0) -> Event:
-    """Make an event with an id of its own."""
+    """Return an event with a unique id."""
     made = uuid.UUID(int=random.SystemRandom().getrandbits(128))
     return Event(event_id=str(made), timestamp=FIRST_NANOSECOND + at, build_request_id=build, payload=payload)
 
 
 def received(build: str = "b1", *refs: str, at: int = 0) -> Event:
-    """A build request comes in."""
+    """Return the arrival of a build request."""
     return event(BuildRequestEvent(status=BuildStatus.RECEIVED, requested_partitions=refs), build, at=at)
 
 
 def config(number: int) -> JobConfig:
-    """How a job is called, with texts that JSON has to escape."""
+    """Return the configuration of a job, with texts that JSON has to escape."""
     inputs = (
         JobInput(partition_ref="raw/1", kind=InputKind.QUERY),
         JobInput(partition_ref="é", kind=InputKind.MATERIALIZE),
@@ -54,7 +54,7 @@ def config(number: int) -> JobConfig:
 
 
 def manifest(number: int) -> PartitionManifest:
-    """What a job made."""
+    """Return the output of a job."""
     return PartitionManifest(
         outputs=(f"out/{number}",),
         inputs=("raw/1",),
@@ -67,7 +67,7 @@ def manifest(number: int) -> PartitionManifest:
 
 @dataclass(kw_only=True)
 class _World:
-    """What a history has made so far."""
+    """State of a history so far."""
 
     rng: random.Random
     builds: dict[str, BuildStatus] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _World:
 
 
 def history(count: int, *, seed: int) -> Iterator[Event]:
-    """Yield a legal history of several builds at once; clocks run backwards now and then."""
+    """Yield a valid history of several concurrent builds; clocks run backwards now and then."""
     world = _World(rng=random.Random(seed))
     rng = world.rng
     for number in range(count):

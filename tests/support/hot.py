@@ -1,4 +1,4 @@
-"""Shared by tests of the hot cache: its rows as a bag, and folds of logs without Spark."""
+"""Helpers of hot cache tests: its rows as a multiset, and folds of logs without Spark."""
 
 import math
 from collections import Counter
@@ -21,15 +21,15 @@ def hot_table(lake: Lake, name: str) -> pa.Table:
 
 
 def ask(lake: Lake, name: str, question: str) -> Any:  # noqa: ANN401
-    """Return the first value of an answer; ``{t}`` is the table."""
+    """Return the first value of a query's answer; ``{t}`` is the table."""
     with lake.hot.pinned([name]) as hot:
-        found = hot.cursor.execute(question.format(t=hot.tables[name])).fetchone()
-    assert found is not None
-    return found[0]
+        answer = hot.cursor.execute(question.format(t=hot.tables[name])).fetchone()
+    assert answer is not None
+    return answer[0]
 
 
 def bag(rows: pa.Table) -> Bag:
-    """Rows as a bag; the sign of a zero counts, and a NaN is equal to itself."""
+    """Return rows as a multiset; the sign of a zero counts, and a NaN equals itself."""
     return Counter(tuple(plain(value) for value in row.values()) for row in rows.to_pylist())
 
 
@@ -38,14 +38,14 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, float):
         return "nan" if math.isnan(value) else (value, math.copysign(1.0, value))
     if isinstance(value, dict):
-        return tuple((name, plain(one)) for name, one in value.items())
+        return tuple((name, plain(inner)) for name, inner in value.items())
     if isinstance(value, list | tuple):
-        return tuple(plain(one) for one in value)
+        return tuple(plain(inner) for inner in value)
     return value
 
 
 def assert_same(lake: Lake, dataset: Dataset) -> None:
-    """The hot rows are those of the merged view, with its types."""
+    """Check that the hot rows are those of the merged view, with its types."""
     hot, view = hot_table(lake, str(dataset.name)), dataset.to_arrow()
     assert hot.schema.equals(view.schema)
     assert bag(hot) == bag(view)

@@ -1,6 +1,6 @@
-"""Processes of hot cache tests: one writes, one compacts without Spark, one queries, one evicts.
+"""Processes of hot cache tests: a writer, a compactor without Spark, a reader, and one that evicts.
 
-The writer is alone, so sequence i is its i-th step and nothing else: the sequence of an answer determines its rows.
+No other process writes. So sequence i is the writer's i-th step and determines the rows of an answer.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ MOVED_BYTES: Final = 2 * 1024 * 1024
 
 
 class Expected:
-    """The rows after each sequence, worked out one step after the other."""
+    """The rows after each sequence, computed step by step."""
 
     def __init__(self, *, log: bool) -> None:
         self.log = log
@@ -63,7 +63,7 @@ class Expected:
 
 
 def step(dataset: Dataset, number: int) -> None:
-    """Do the writer's n-th step."""
+    """Run the writer's n-th step."""
     log = dataset.spec.is_log
     if number % TOMBSTONE_EVERY == 0:
         dataset.tombstone([{"visitor": f"V-{number % 5}"}] if log else [people.key((number - 1) % KEYS)])
@@ -74,7 +74,7 @@ def step(dataset: Dataset, number: int) -> None:
 
 
 def write(path: str, name: str, signals: str, steps: int) -> int:
-    """Write step by step, and say after each acknowledgement how far it is."""
+    """Write step by step, and report progress after each acknowledgement."""
     with Lake.open(path, settings=SETTINGS) as lake:
         dataset = lake.dataset(name)
         for number in range(1, steps + 1):
@@ -86,7 +86,7 @@ def write(path: str, name: str, signals: str, steps: int) -> int:
 
 
 def compact(path: str, name: str, signals: str) -> dict[str, int]:
-    """Fold, squash, rewrite base and purge, repeatedly, until it is stopped."""
+    """Fold, squash, rewrite base and purge, repeatedly, until stopped."""
     done = {"fold": 0, "squash": 0, "rewrite": 0, "purge": 0}
     with Lake.open(path, settings=SETTINGS) as lake:
         dataset = lake.dataset(name)
@@ -114,7 +114,7 @@ def _compact(dataset: Dataset, what: str) -> None:
 
 
 def _rewrite(dataset: Dataset) -> None:
-    """Rewrite the files of base, as a roll-up or a clustering does: rows only move."""
+    """Rewrite the files of base, as a roll-up or a clustering does: rows only move between files."""
     import pyarrow.parquet as pq
 
     store = store_of(dataset)
@@ -134,7 +134,7 @@ def resident_bytes() -> int:
 
 
 def fill_and_evict(path: str) -> dict[str, float]:
-    """Fill some hundred megabytes, evict them, and return what the system says before and within ten seconds after."""
+    """Fill some hundred megabytes and evict them. Return the system's count before, and within ten seconds after."""
     count = RESIDENT_BYTES // BLOB_BYTES
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("blob", pa.binary())])
     with Lake.open(path, settings=SETTINGS) as lake:
@@ -159,7 +159,7 @@ def fill_and_evict(path: str) -> dict[str, float]:
 
 
 def _settled() -> int:
-    """Wait until memory has not moved for three seconds: what a fill took besides its rows has gone back."""
+    """Wait until memory is stable for three seconds: memory that a fill used besides its rows has been freed."""
     deadline = time.monotonic() + 3 * WAIT_SECONDS
     still_since, last = time.monotonic(), resident_bytes()
     while time.monotonic() < min(deadline, still_since + STILL_SECONDS):
@@ -171,7 +171,7 @@ def _settled() -> int:
 
 
 def _fallen(below: int) -> int:
-    """Wait until memory is below a bound, ten seconds at most, and return what it is."""
+    """Wait until memory is below a limit, at most ten seconds, and return it."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and resident_bytes() > below:
         time.sleep(0.1)

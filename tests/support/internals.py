@@ -1,4 +1,4 @@
-"""The one module in which tests use private names. Each function gives the reason.
+"""The only test module that uses private names. Each function gives the reason.
 
 A name of a private attribute or function occurs in no other test module (ruff's SLF001 checks attributes). After a change
 inside a class, only this module follows.
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 def _replaced(monkeypatch: pytest.MonkeyPatch, target: object, name: str, made: object) -> Any:  # noqa: ANN401
-    """Replace a private name until the test ends, and return what it was: the replacement may call that."""
+    """Replace a private name until the test ends, and return the original: the replacement may call it."""
     real = getattr(target, name)
     monkeypatch.setattr(target, name, made)
     return real
@@ -83,27 +83,27 @@ def _replaced(monkeypatch: pytest.MonkeyPatch, target: object, name: str, made: 
 
 
 def store_of(dataset: "Dataset") -> "Store":
-    """Return the store of a dataset's current columns: tests look at its tables, files and versions."""
+    """Return the store of a dataset's current columns: tests read its tables, files and versions."""
     return dataset._store
 
 
 def parts_of(dataset: "Dataset") -> "Parts":
-    """Return what a handle holds now, even if the columns were altered since: tests compare it before and after."""
+    """Return the current parts of a handle, also after its columns were altered: tests compare them over time."""
     return dataset._parts
 
 
 def current_parts(dataset: "Dataset") -> "Parts":
-    """Return the writer and loader of a dataset's current columns: tests write what the public methods refuse."""
+    """Return the writer and loader of a dataset's current columns: tests write rows that the public methods refuse."""
     return dataset._now()
 
 
 def session_of(dataset: "Dataset") -> "SparkSession":
-    """Return the session that a dataset works with: tests give it to the code below."""
+    """Return the session of a dataset: tests pass it to internal functions."""
     return dataset._spark()
 
 
 def write_rows(dataset: "Dataset", rows: pa.Table, op: "Op") -> "Ack":
-    """Write rows without judging their values, as an earlier version could have."""
+    """Write rows without checking their values, as an earlier version could have."""
     return dataset._now().writer.write_rows(rows, op, producer=None, sequence=None)
 
 
@@ -128,24 +128,24 @@ def queue_of(writer: "ChangeWriter") -> "WriterQueue[Any, Any]":
 
 
 def cached_reads(reads: "ReadCache") -> "list[tuple[Any, ...]]":
-    """Return the keys of the read cache: that it forgets is not visible from outside."""
+    """Return the keys of the read cache: its evictions are not visible from outside."""
     return list(reads._entries)
 
 
 def tasks_of(rows: "FileRows") -> "list[Any]":
-    """Return the tasks of a load: how files are divided among them is not reported."""
+    """Return the tasks of a load: the division of files among them is not reported."""
     return list(rows._tasks())
 
 
 def replace_spread(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Replace the first step of a sorted load: tests make Spark's Python workers unfit."""
-    from siltstone.dataset.load import sorted_write as arrange
+    from siltstone.dataset.load import sorted_write
 
-    return _replaced(monkeypatch, arrange, "_spread", made)
+    return _replaced(monkeypatch, sorted_write, "_spread", made)
 
 
 def sample_bounds(sample: "list[tuple[int, pa.Table]]", key: tuple[str, ...], wanted: int) -> pa.Table:
-    """Return the bounds of ranges: a pure function whose quality a whole load would show only with many rows."""
+    """Return the bounds of ranges: a pure function whose quality is visible in a whole load only with many rows."""
     from siltstone.dataset.load.sorted_write import _bounds
 
     return _bounds(sample, key, wanted)
@@ -190,12 +190,12 @@ def outdated_masks(files: "Sequence[DataFile]", latest: pa.Table) -> pa.Table:
 
 
 def stores_of(lake: "Lake") -> "Callable[[str], Store]":
-    """Return how a lake opens stores by name: tests build runners and journals of their own."""
+    """Return how a lake opens stores by name: tests build their own runners and journals."""
     return lake._components.store
 
 
 def compactor_of(lake: "Lake") -> "DatasetMaintenance":
-    """Return the operations on datasets: tests build runners of their own."""
+    """Return the operations on datasets: tests build their own runners."""
     return lake._components.operations
 
 
@@ -205,17 +205,17 @@ def journal_of(lake: "Lake") -> "Journal":
 
 
 def recovery_of(lake: "Lake") -> "Recovery":
-    """Return the recovery of cycles: tests look without recovering."""
+    """Return the recovery of cycles: tests inspect it without a recovery."""
     return lake.maintenance.recovery
 
 
 def clock_of(lake: "Lake") -> "Clock":
-    """Return the clock of a lake: tests give it to components of their own."""
+    """Return the clock of a lake: tests pass it to their own components."""
     return lake._clock
 
 
 def layout_of(lake: "Lake") -> "Layout":
-    """Return the paths of a lake: tests give them to components of their own."""
+    """Return the paths of a lake: tests pass them to their own components."""
     return lake._layout
 
 
@@ -225,17 +225,17 @@ def registry_of(lake: "Lake") -> "Registry":
 
 
 def components_of(lake: "Lake") -> "LakeComponents":
-    """Return the components of a lake: tests build services of their own."""
+    """Return the components of a lake: tests build their own services."""
     return lake._components
 
 
 def replace_maintenance(lake: "Lake", service: "MaintenanceService") -> None:
-    """Let a lake use another maintenance service: tests make its cycles last, or record its plans."""
+    """Replace the maintenance service of a lake: tests make its cycles last, or record its plans."""
     lake._maintenance = service
 
 
 def state_files_of(lake: "Lake") -> "StateFiles":
-    """Return the state files of a lake: tests play another process."""
+    """Return the state files of a lake: tests simulate another process."""
     return lake._components.state_files
 
 
@@ -245,12 +245,12 @@ def residents_of(cache: "HotCache") -> "Residents":
 
 
 def query_session_of(lake: "Lake") -> "SparkSession":
-    """Return the session for SQL: tests start its server before they query, or run on it what no query may."""
+    """Return the session for SQL: tests start its server early, or run statements on it that queries may not."""
     return lake._sessions.for_queries()
 
 
 def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace the start of Spark: tests show that none is needed, or make it slow."""
+    """Replace the start of Spark: tests show that no start is needed, or make it slow."""
     from siltstone.spark.lake_sessions import LakeSessions
 
     return _replaced(monkeypatch, LakeSessions, "_session", made)
@@ -260,7 +260,7 @@ def replace_session(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -
 
 
 def replace_entry_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace what writes a log entry: the one moment in which a fault decides about a commit."""
+    """Replace the writing of a log entry: the only moment in which a fault decides about a commit."""
     from siltstone.delta.table import Table
 
     return _replaced(monkeypatch, Table, "_write_entry", made)
@@ -274,12 +274,12 @@ def replace_log_sync(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) 
 
 
 def replace_back_off(monkeypatch: pytest.MonkeyPatch, table: "Table", made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace the pause between two tries: tests let something happen in it."""
+    """Replace the pause between two tries: tests run an action in it."""
     return _replaced(monkeypatch, table, "_back_off", made)
 
 
 def replace_refresh(monkeypatch: pytest.MonkeyPatch, table: "Table", made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace the look at the newest version: tests clean the log right after it."""
+    """Replace the read of the newest version: tests clean the log right after it."""
     return _replaced(monkeypatch, table, "_refresh", made)
 
 
@@ -290,7 +290,7 @@ def waiting_in(queue: "WriterQueue[Any, Any]") -> "Sequence[Any]":
 
 @contextmanager
 def without_leader(queue: "WriterQueue[Any, Any]") -> Iterator[None]:
-    """Let no batch be committed until the block ends: all that wait then are one group."""
+    """Commit no batch until the block ends: then all waiting batches are one group."""
     with queue._mutex:
         assert not queue._is_led
         queue._is_led = True
@@ -302,34 +302,34 @@ def without_leader(queue: "WriterQueue[Any, Any]") -> Iterator[None]:
 
 
 def new_tickets(count: int) -> "list[Ticket[int, str]]":
-    """Return places in a queue: tests wake and leave them in a chosen order."""
+    """Return places in a queue: tests wake and release them in a chosen order."""
     from siltstone.delta.group_commit import _Ticket
 
     return [_Ticket(number) for number in range(count)]
 
 
 def leave_queue(queue: "WriterQueue[int, str]", ticket: "Ticket[int, str]") -> None:
-    """Take a batch back as an interrupted caller does: a signal does not come at a chosen moment."""
+    """Remove a batch as an interrupted caller does: a signal does not arrive at a chosen moment."""
     queue._leave(ticket, leads=False)
 
 
 def report_round(queue: "WriterQueue[int, str]", group: "list[Ticket[int, str]]", own: "Ticket[int, str]") -> None:
-    """Wake the callers of a round: threads would come in any order."""
+    """Wake the callers of a round: the order of threads would be random."""
     queue._publish(group, own)
 
 
 def replace_checkpoint_crc(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace what computes the checksum of a checkpoint: tests delay it."""
+    """Replace the computation of a checkpoint's checksum: tests delay it."""
     from siltstone.delta import checkpoint_checksums
 
     return _replaced(monkeypatch, checkpoint_checksums, "_crc", made)
 
 
 def replace_log_opening(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace what reads a whole log: tests count how often that happens."""
-    from siltstone.delta import table_reader as handle
+    """Replace the function that reads a whole log: tests count its calls."""
+    from siltstone.delta import table_reader
 
-    return _replaced(monkeypatch, handle, "_opened", made)
+    return _replaced(monkeypatch, table_reader, "_opened", made)
 
 
 # ---- event logs ----------------------------------------------------------------------------------------------------
@@ -344,42 +344,42 @@ def delta_backend_of(log: "EventLog") -> "DeltaBackend":
 
 
 def projection_of(backend: "DeltaBackend") -> "Projection":
-    """Return the SQLite side of an event log on Delta: tests look at its backlog."""
+    """Return the SQLite side of an event log on Delta: tests read its backlog."""
     return backend._projection
 
 
 def keep_up(backend: "DeltaBackend") -> object:
-    """Do the work of the background thread: tests have no thread to wait for."""
+    """Run the work of the background thread: tests have no thread to wait for."""
     return backend._keep_up()
 
 
 def wait_with(backend: "DeltaBackend", closing: Event) -> None:
-    """Replace what the background waits on: tests append during its waits."""
+    """Replace the event that the background waits for: tests append during its waits."""
     backend._is_closing = closing
 
 
 def count_append(backend: "DeltaBackend") -> None:
-    """Count a group of appends: the background waits until there are no more."""
+    """Count a group of appends: the background waits until no more arrive."""
     backend._groups += 1
 
 
 def stop_background(monkeypatch: pytest.MonkeyPatch, backend: "DeltaBackend") -> None:
-    """Start no work in the background: tests do it themselves."""
+    """Start no background work: tests run it themselves."""
     monkeypatch.setattr(backend._background, "start", lambda *_: False)
 
 
 def replace_apply(monkeypatch: pytest.MonkeyPatch, projection: "Projection", made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace what applies events to SQLite: tests append right after it."""
+    """Replace the function that applies events to SQLite: tests append right after it."""
     return _replaced(monkeypatch, projection, "_apply", made)
 
 
 def objects_of(log: "EventLog") -> Any:  # noqa: ANN401
-    """Return the objects of an event log in an object store: tests let single requests fail."""
+    """Return the objects of an event log in an object store: tests make single requests fail."""
     return delta_backend_of(log)._table._objects  # type: ignore[attr-defined]
 
 
 def table_objects(table: "ObjectTable") -> Any:  # noqa: ANN401
-    """Return the objects of a table in an object store: tests leave some behind."""
+    """Return the objects of a table in an object store: tests leave some objects behind."""
     return table._objects
 
 
@@ -389,23 +389,23 @@ def checkpoint_objects(table: "ObjectTable") -> str | None:
 
 
 def replace_squash_writing(monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """Replace what writes the files of a squash: tests commit meanwhile."""
-    from siltstone.eventlog import compaction as squash
+    """Replace the writing of the files of a squash: tests commit at the same time."""
+    from siltstone.eventlog import compaction
 
-    return _replaced(monkeypatch, squash, "_write_merged", made)
+    return _replaced(monkeypatch, compaction, "_write_merged", made)
 
 
 # ---- leases, liveness locks -----------------------------------------------------------------------------------------
 
 
 def liveness_lock_of(holder: Any) -> "LivenessLock":  # noqa: ANN401
-    """Return the lock of a lease or request: tests let it go as a crash does."""
-    found: LivenessLock = holder._liveness_lock
-    return found
+    """Return the lock of a lease or request: tests release it as a crash does."""
+    lock: LivenessLock = holder._liveness_lock
+    return lock
 
 
 def release_liveness_lock(lock: "LivenessLock") -> None:
-    """Free the lock and leave its file, as a process that is killed does."""
+    """Release the lock and keep its file, as a killed process does."""
     assert lock._handle is not None
     fcntl.flock(lock._handle, fcntl.LOCK_UN)
     os.close(lock._handle)
@@ -413,18 +413,18 @@ def release_liveness_lock(lock: "LivenessLock") -> None:
 
 
 def lease_of(scheduler: "Scheduler") -> "Lease":
-    """Return the lease that a scheduler holds: tests end it as a crash does."""
+    """Return the lease of a scheduler: tests end it as a crash does."""
     assert scheduler._lease is not None
     return scheduler._lease
 
 
 def lease_table_of(leases: "Leases | Lease") -> "LeaseTable":
-    """Return the table of leases: tests write what another machine would, or let it fail."""
+    """Return the table of leases: tests write rows of another machine, or make it fail."""
     return leases._table
 
 
 def replace_interrupt(service: "CompactorService", made: Callable[[], None]) -> None:
-    """Replace what ends work on Spark: tests have no Spark."""
+    """Replace the function that interrupts Spark: tests have no Spark."""
     service._interrupt = made
 
 
@@ -432,28 +432,28 @@ def replace_interrupt(service: "CompactorService", made: Callable[[], None]) -> 
 
 
 def use_pool(lake: "Lake", pool: "WorkerPool") -> None:
-    """Let a lake's jobs go to this pool: its workers run the tests' command."""
+    """Use this pool for a lake's jobs: its workers run the tests' command."""
     lake.maintenance._pool = pool
 
 
 def pool_of(lake: "Lake") -> "WorkerPool":
-    """Return a lake's pool: tests look at its workers."""
+    """Return a lake's pool: tests inspect its workers."""
     assert lake.maintenance._pool is not None
     return lake.maintenance._pool
 
 
 def idle_workers(pool: "WorkerPool") -> "list[WorkerProcess]":
-    """Return the workers that wait, to read and to change: one warm worker serves many tests."""
+    """Return the idle workers, to read and to change: one warm worker serves many tests."""
     return pool._idle
 
 
 def busy_workers(pool: "WorkerPool") -> "Mapping[str, WorkerProcess]":
-    """Return the workers at work by job: tests kill them."""
+    """Return the busy workers by job: tests kill them."""
     return pool._at_work
 
 
 def taken_worker(pool: "WorkerPool", job: "Job") -> "WorkerProcess":
-    """Return a worker for a job: tests speak its protocol themselves."""
+    """Return a worker for a job: tests use its protocol directly."""
     return pool._take(job)
 
 
@@ -468,31 +468,31 @@ def server_process(server: "ConnectServer") -> "Popen[bytes]":
 
 
 def scratch_of(worker: "WorkerProcess") -> Path:
-    """Return the folder of a worker's scratch files: it must be gone afterwards."""
+    """Return the folder of a worker's scratch files: it must be deleted afterwards."""
     return worker._scratch
 
 
 def settings_of(worker: "WorkerProcess") -> "Settings":
-    """Return the settings that a worker gets: tests speak its protocol themselves."""
+    """Return the settings that a worker gets: tests use its protocol directly."""
     return worker._settings
 
 
 def journal_liveness_lock(journal: "Journal") -> "LivenessLock":
-    """Return the liveness lock of a cycle that is under way: tests end it as a crash does."""
+    """Return the liveness lock of a running cycle: tests end it as a crash does."""
     assert journal._running is not None
     assert journal._running.liveness_lock is not None
     return journal._running.liveness_lock
 
 
 def merge_input(store: "Store", file: "DataFile", first: str) -> "MergeInput":
-    """Return what is known of a file before small files are merged: the division needs no Spark."""
+    """Return the facts about a file before small files are merged: the division needs no Spark."""
     from siltstone.compaction.operations.merge_small_files import _read_input
 
     return _read_input(store, file, first)
 
 
 def divided_tasks(inputs: "Sequence[MergeInput]", files: int) -> "list[MergeTask] | None":
-    """Return how the merge of small files is divided: a pure function below Spark."""
+    """Return the division of a merge of small files: a pure function below Spark."""
     from siltstone.compaction.operations.merge_small_files import _divided
 
     return _divided(inputs, files)
@@ -503,23 +503,23 @@ def divided_tasks(inputs: "Sequence[MergeInput]", files: int) -> "list[MergeTask
 
 def own_jvms() -> "list[int]":
     """Return the JVM of this process's classic session: it has no public id."""
-    from siltstone.spark import session as spark
+    from siltstone.spark import session
 
-    return spark._jvm_pids
+    return session._jvm_pids
 
 
 def replace_own_jvms(monkeypatch: pytest.MonkeyPatch, pids: "list[int]") -> Any:  # noqa: ANN401
-    """Pretend that a process is the JVM of this process: tests end it."""
-    from siltstone.spark import session as spark
+    """Make a process the JVM of this process: tests end it."""
+    from siltstone.spark import session
 
-    return _replaced(monkeypatch, spark, "_jvm_pids", pids)
+    return _replaced(monkeypatch, session, "_jvm_pids", pids)
 
 
 def own_scratch() -> "Scratch":
     """Return the scratch folder of this process's JVM: other users must not read it."""
-    from siltstone.spark import session as spark
+    from siltstone.spark import session
 
-    return spark._scratch[0]
+    return session._scratch[0]
 
 
 def server_scratch(server: "ConnectServer") -> "Scratch":
@@ -529,13 +529,13 @@ def server_scratch(server: "ConnectServer") -> "Scratch":
 
 def members() -> "WeakKeyDictionary[SparkSession, SharedServerHandle]":
     """Return the handles of shared servers: tests have sessions without a server."""
-    from siltstone.spark import session as spark
+    from siltstone.spark import session
 
-    return spark._server_handles
+    return session._server_handles
 
 
 def require_listener(address: str) -> None:
-    """Check that a Connect server listens: a session would be made otherwise."""
+    """Check that a Connect server listens: otherwise a session would be started."""
     from siltstone.spark.session import _require_listener
 
     _require_listener(address)
@@ -556,7 +556,7 @@ def delete_old_archives(folder: Path, *, now_seconds: float) -> None:
 
 
 def interruptible_query(query: "SparkQuery", session: "SparkSession") -> AbstractContextManager[None]:
-    """Watch what a block asks of Spark as a query does: tests have sessions without a server."""
+    """Monitor the Spark work of a block as a query does: tests have sessions without a server."""
     return query._interruptible(session)
 
 
@@ -571,14 +571,14 @@ def run_once(service: "CompactorService") -> int:
 
 
 def load_created(lake: "Lake", made: "Dataset", source: Path) -> "LoadReport":
-    """Load a file into a dataset that `silt create` has just made: tests let the load fail."""
+    """Load a file into a dataset that `silt create` has just created: tests make the load fail."""
     from siltstone.cli.commands.datasets import _load_created
 
     return _load_created(lake, made, source)
 
 
 def demo_guide(report: Callable[..., None], clock: "Clock") -> "Guide":
-    """Return what reports the steps of the demo: tests run one step."""
+    """Return the object that reports the steps of the demo: tests run one step."""
     from siltstone.demo import _Guide
 
     return _Guide(report, clock)

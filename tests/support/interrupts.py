@@ -16,7 +16,10 @@ def interrupt() -> None:
 
 
 def interrupted_at(number: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run work. Ctrl-C arrives inside the main thread's n-th entry of a condition; False if it enters fewer."""
+    """Run work.
+
+    Ctrl-C arrives at the main thread's n-th entry of a condition; return False if there are fewer entries.
+    """
     enter, entries = threading.Condition.__enter__, iter(range(number + 1))
 
     def enter_interrupted(condition: threading.Condition) -> bool:
@@ -32,7 +35,7 @@ def interrupted_at(number: int, work: Callable[[], object], monkeypatch: pytest.
 
 
 def ends_soon(work: Callable[[], object]) -> bool:
-    """Return whether a call on another thread ends."""
+    """Return whether a call on another thread ends in time."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(SOON_SECONDS)

@@ -92,7 +92,7 @@ class Kind:
 
     @property
     def schema(self) -> pa.Schema:
-        """The key stands in the middle, where no reader can take it for the first column."""
+        """The key is in the middle, where no reader can mistake it for the first column."""
         values = list(VALUES)
         return pa.schema([*values[:12], *(pa.field(n, t, nullable=False) for n, t in self.fields), *values[12:]])
 
@@ -163,7 +163,7 @@ def to_table(kind: Kind, rows: Sequence[Row]) -> pa.Table:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a value that compares as a person means it, with a total order."""
+    """Return a value in a comparable form with a total order."""
     match value:
         case bool() | None:
             return repr(value)
@@ -182,14 +182,14 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def plain_rows(rows: Sequence[Row]) -> list[Plain]:
-    """Return rows as sorted values, each map as the dict that it is."""
-    found = [
+    """Return rows as sorted values, each map as a dict."""
+    values = [
         tuple((name, plain(_as_dict(row[name]) if name == "attrs" else row[name])) for name in sorted(row))
         for row in rows
     ]
-    return sorted(found, key=repr)
+    return sorted(values, key=repr)
 
 
 def _as_dict(value: Any) -> Any:  # noqa: ANN401
-    """A map comes from Arrow as pairs."""
+    """Convert the pairs of Arrow's maps to a dict."""
     return None if value is None else dict(value)

@@ -35,7 +35,10 @@ def _log(lake: Lake) -> Dataset:
 
 
 def append_for(path: str, writer: int, seconds: float) -> dict[str, Any]:
-    """Append batches, one at least, and hide every fourth one again; return how many rows must be there, and which not."""
+    """Append batches, at least one, and hide every fourth one.
+
+    Return the number of expected rows, and the hidden ones.
+    """
     counted, forgotten = 0, []
     end = time.monotonic() + seconds
     with _open(path) as lake:
@@ -48,7 +51,7 @@ def append_for(path: str, writer: int, seconds: float) -> dict[str, Any]:
                 {"at": f"2026-11-15T{turn % 3:02d}:00:00Z", "who": who, "name": name} for turn, name in enumerate(names)
             ]
             log.append(rows, producer=who, sequence=1)
-            log.append(rows, producer=who, sequence=1)  # again, as after a lost answer
+            log.append(rows, producer=who, sequence=1)  # again, as after a lost acknowledgement
             if turn % 4 == 3:
                 log.tombstone([who])
                 forgotten += names
@@ -59,7 +62,7 @@ def append_for(path: str, writer: int, seconds: float) -> dict[str, Any]:
 
 
 def fold_for(path: str, seconds: float) -> int:
-    """Fold again and again, until one at least was not refused; return how many folds there were."""
+    """Fold for a time, and until at least one fold succeeds; return the number of folds."""
     end = time.monotonic() + seconds
     folds = 0
     with _open(path) as lake:
@@ -73,19 +76,19 @@ def fold_for(path: str, seconds: float) -> int:
 
 
 def fold_once(path: str) -> None:
-    """Fold what is there."""
+    """Fold once."""
     with _open(path) as lake:
         _log(lake).compact()
 
 
 def names_of(path: str) -> list[str]:
-    """Return what is shown."""
+    """Return the names of the visible rows."""
     with _open(path) as lake:
         return [str(name) for name in _log(lake).to_arrow().column("name").to_pylist()]
 
 
 def count_of(path: str) -> int:
-    """Return how many rows are shown."""
+    """Return the number of visible rows."""
     return len(names_of(path))
 
 
@@ -94,11 +97,11 @@ HIDING: Final = "hiding"
 HIDDEN: Final = "hidden"
 BREATH_SECONDS: Final = 0.05
 REST_SECONDS: Final = 0.3
-"""Nine processes share a small machine: who is quick leaves room for those that wait for Spark."""
+"""Pause between steps. Nine processes share a small machine: fast ones must leave time to those that wait for Spark."""
 
 
 def _note(signals: str, kind: str, writer: int, names: Iterable[str]) -> None:
-    """Tell readers of other processes; a line is whole or not there."""
+    """Write a report for readers in other processes; a line is written completely or not at all."""
     with (Path(signals) / f"{kind}-{writer}").open("ab", buffering=0) as file:
         file.write("".join(f"{name}\n" for name in names).encode())
 
@@ -118,13 +121,13 @@ def _stopped(signals: str) -> bool:
 
 
 def row_of(name: str) -> dict[str, str]:
-    """Return the row of a name: its time and its person follow from it."""
+    """Return the row of a name, which determines its time and its person."""
     who, _, number = name.rpartition("-")
     return {"at": f"2024-05-{14 + int(number) % 2}T{int(number) % 3:02d}:00:00+00:00", "who": who, "name": name}
 
 
 def append_until_stopped(path: str, signals: str, writer: int) -> list[str]:
-    """Append batches, and hide every fifth person again, who then comes back once; return the names that must be there."""
+    """Append batches, and hide every fifth person again, who then returns once; return the expected names."""
     loaded: list[str] = []
     with _open(path) as lake:
         log = _log(lake)
@@ -148,7 +151,7 @@ def append_until_stopped(path: str, signals: str, writer: int) -> list[str]:
 
 
 def compact_log_until_stopped(path: str, signals: str, work: str) -> dict[str, int]:
-    """Do one kind of job, or one tier, repeatedly; return how often it committed and how often another process was first."""
+    """Run one kind of job, or one tier, repeatedly. Return the numbers of commits and of lost races."""
     counts = {"done": 0, "refused": 0}
     with _open(path) as lake:
         while not _stopped(signals):
@@ -161,7 +164,7 @@ def compact_log_until_stopped(path: str, signals: str, work: str) -> dict[str, i
 
 
 def read_log_until_stopped(path: str, signals: str, number: int, on_spark: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-    """Read again and again; return how often, and the first reading that was wrong."""
+    """Read repeatedly; return the number of reads, and the first wrong read."""
     readings = 0
     with _open(path) as lake:
         log = _log(lake)
@@ -183,7 +186,7 @@ def read_log_until_stopped(path: str, signals: str, number: int, on_spark: bool 
 
 
 def fold_and_roll_up(path: str) -> list[str]:
-    """Fold and roll up what is there; return what went wrong."""
+    """Fold and roll up all rows; return the errors."""
     with _open(path) as lake:
         _log(lake).compact()
         results = lake.run_cycle([NAME], only=["roll_up"], force=True)
@@ -191,17 +194,17 @@ def fold_and_roll_up(path: str) -> list[str]:
 
 
 def files_of(path: str) -> dict[str, int]:
-    """Return how many files each period has."""
+    """Return the number of files of each period."""
     with _open(path) as lake:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for file in store_of(_log(lake)).snapshot().base.files:
             period = file.partition["_period"] or ""
-            found[period] = found.get(period, 0) + 1
-        return found
+            counts[period] = counts.get(period, 0) + 1
+        return counts
 
 
 def rows_of(path: str) -> list[dict[str, str]]:
-    """Return what is shown, times as text."""
+    """Return the visible rows, times as text."""
     with _open(path) as lake:
         return [row | {"at": row["at"].isoformat()} for row in _log(lake).to_arrow().to_pylist()]
 
@@ -211,31 +214,34 @@ MEET_SECONDS: Final = 60.0
 
 
 def make_logs(path: str, names: list[str]) -> None:
-    """Create logs that are still empty."""
+    """Create empty logs."""
     with _open(path) as lake:
         for name in names:
             lake.create(name, "at TIMESTAMP, who STRING, name STRING", time="at", subject="who")
 
 
 def first_loads(path: str, signals: str, me: int, files: dict[str, str]) -> list[dict[str, Any]]:
-    """Load a file into each of some empty logs, all written before the other process has committed; return the reports."""
-    found = []
+    """Load a file into each of some empty logs, all written before the other process has committed.
+
+    Return the reports.
+    """
+    reports = []
     with _open(path) as lake:
         for name, file in files.items():
             with arm("ingest.after_write", _meeting(Path(signals), name, me)):
                 report = lake.dataset(name).ingest(file)
-            found.append({"first": report.first_load, "rows": report.rows, "skipped": report.files_skipped})
-    return found
+            reports.append({"first": report.first_load, "rows": report.rows, "skipped": report.files_skipped})
+    return reports
 
 
 def _meeting(signals: Path, name: str, me: int) -> Callable[[str], None]:
-    """Return what waits, once, until both loads are written and rows were appended beside them."""
-    wanted = [signals / f"{name}-{one}" for one in ("0", "1", APPENDED)]
+    """Return a function that waits, once, until both loads are written and rows were appended meanwhile."""
+    awaited = [signals / f"{name}-{step}" for step in ("0", "1", APPENDED)]
 
     def meet(_place: str) -> None:
         (signals / f"{name}-{me}").touch()
         end = time.monotonic() + MEET_SECONDS
-        while not all(one.exists() for one in wanted):
+        while not all(file.exists() for file in awaited):
             assert time.monotonic() < end, f"{name} was not reached in time"
             time.sleep(0.01)
 
@@ -249,7 +255,7 @@ def append_beside(path: str, signals: str, names: list[str]) -> dict[str, list[s
         logs = {name: lake.dataset(name) for name in names}
         while not _stopped(signals):
             for name, log in logs.items():
-                if not any((Path(signals) / f"{name}-{one}").exists() for one in range(2)):
+                if not any((Path(signals) / f"{name}-{loader}").exists() for loader in range(2)):
                     continue  # its load must start on an empty log
                 row = row_of(f"appended-{len(appended[name])}")
                 log.append([row])
@@ -260,12 +266,12 @@ def append_beside(path: str, signals: str, names: list[str]) -> dict[str, list[s
 
 
 def names_by_log(path: str, names: list[str], fold: bool = False) -> dict[str, list[str]]:  # noqa: FBT001, FBT002
-    """Return what each log shows, after a fold if that is wanted."""
+    """Return the visible names of each log, optionally after a fold."""
     with _open(path) as lake:
-        found = {}
+        shown = {}
         for name in names:
             log = lake.dataset(name)
             if fold:
                 log.compact()
-            found[name] = sorted(str(one) for one in log.to_arrow().column("name").to_pylist())
-        return found
+            shown[name] = sorted(str(row_name) for row_name in log.to_arrow().column("name").to_pylist())
+        return shown

@@ -31,19 +31,19 @@ CYCLE: Final = CompactionRequest(kind=RequestKind.CYCLE)
 
 
 def lake_of(root: Path, *, clock: Clock | None = None, settings: Settings = SETTINGS) -> Lake:
-    """Open a lake as another process would; by the real clock nothing is ever due."""
+    """Open a lake as another process does; no task is due by the real clock."""
     return Lake.open(root, settings=settings if clock is not None else quiet(settings), clock=clock)
 
 
 def quiet(settings: Settings) -> Settings:
-    """Return settings by which nothing is due by the clock, whatever it says."""
+    """Return settings by which no task is due at any time of the clock."""
     tiers = "hourly.enabled=no; daily.enabled=no; monthly.enabled=no"
     never = {name: "" for name in CRONS if getattr(settings, name) == getattr(Settings(), name)}
     return replace(settings, tiers=tiers, **never)  # type: ignore[arg-type]
 
 
 def filled(lake: Lake, *, batches: int = 0, first: int = 0) -> None:
-    """Create the dataset, and write that many batches of one row each."""
+    """Create the dataset, and write N batches of one row each."""
     dataset = lake.create(NAME, "id BIGINT NOT NULL", key="id")
     for number in range(first, first + batches):
         dataset.upsert([{"id": number}])
@@ -57,14 +57,14 @@ def ids(lake: Lake) -> list[int]:
 def until(condition: Callable[[], Any]) -> Any:  # noqa: ANN401
     """Wait until a condition returns something, and return that."""
     end = time.monotonic() + WAIT_SECONDS
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
-    return found
+    return result
 
 
 class SlowMaintenance(MaintenanceService):
-    """Maintenance whose cycles last until they are stopped or released: a long job."""
+    """Maintenance whose cycles last until they are stopped or released, as with a long job."""
 
     def __init__(self, components: LakeComponents) -> None:
         super().__init__(components)
@@ -131,7 +131,7 @@ class Bench:
         return service
 
     def events(self) -> list[str]:
-        """Return the names of all events until now."""
+        """Return the names of all events so far."""
         return [event.name for event in self.received]
 
     def epoch(self) -> int:

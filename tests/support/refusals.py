@@ -10,18 +10,21 @@ from siltstone.errors import Reason, SiltstoneError
 
 
 class refused:  # noqa: N801  # used as pytest.raises is
-    """Expect an error of this kind (or one of these) and reason, whose message names the facts: a path, a dataset, a number."""
+    """Expect an error of one of these kinds with this reason.
+
+    Its message has the facts: a path, a dataset, a number.
+    """
 
     def __init__(
         self, kind: type[SiltstoneError] | tuple[type[SiltstoneError], ...], reason: Reason | None, *facts: object
     ) -> None:
-        """Take what is expected."""
+        """Set the expected kinds, reason and facts."""
         self._raises = pytest.raises(kind)
         self._reason = reason
         self._facts = [str(fact) for fact in facts]
 
     def __enter__(self) -> pytest.ExceptionInfo[SiltstoneError]:
-        """Return the error, which is known when the block has ended."""
+        """Return the error, which is available when the block has ended."""
         self._found = self._raises.__enter__()
         return self._found
 
@@ -31,9 +34,9 @@ class refused:  # noqa: N801  # used as pytest.raises is
         """Check the error."""
         if not self._raises.__exit__(kind, error, trace):
             return False
-        found = self._found.value
-        assert found.reason is self._reason, (found.reason, str(found))
-        assert [fact for fact in self._facts if fact not in str(found)] == [], str(found)
+        actual = self._found.value
+        assert actual.reason is self._reason, (actual.reason, str(actual))
+        assert [fact for fact in self._facts if fact not in str(actual)] == [], str(actual)
         return True
 
 

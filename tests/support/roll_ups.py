@@ -40,7 +40,7 @@ def make_log(lake: Lake, *, files: int, rows: int = 10, name: str = NAME, width:
 
 
 def add_files(log: Dataset, *, files: int, rows: int = 10, start: int = 0, width: int = 3) -> None:
-    """Commit a number of files to base, as folds would have."""
+    """Commit a number of files to base, as folds do."""
     store = store_of(log).current()
     staged = tuple(
         stage(store, store.base, table(store.base_schema, rows, start + number * rows, width), {PERIOD: HOUR})
@@ -53,7 +53,7 @@ def add_files(log: Dataset, *, files: int, rows: int = 10, start: int = 0, width
 
 
 def table(schema: pa.Schema, rows: int, start: int, width: int) -> pa.Table:
-    """Return rows with the numbers from `start` on, in no order."""
+    """Return rows with the numbers from `start` on, in random order."""
     numbers = np.random.default_rng(start).permutation(np.arange(start, start + rows))
     moment = pa.repeat(pa.scalar(AT, pa.timestamp("us", tz="UTC")), rows)
     columns: dict[str, Any] = {

@@ -23,17 +23,17 @@ from siltstone.model.files import DataFile
 FILE_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 TABLE_SCHEMA = pa.schema([pa.field(SEQ, pa.int64()), *FILE_SCHEMA])
 FAST = Settings(durable=False, commit_timeout_seconds=5.0, checkpoint_interval_commits=1_000_000)
-"""No fsync and no background checkpoints: a test says when these happen."""
+"""No fsync and no background checkpoints: tests run them explicitly."""
 APPS = (APP_SEQ, APP_FOLD, APP_PRUNE, APP_EPOCH)
 
 
 def open_table(path: Path, *, settings: Settings = FAST) -> Table:
-    """Return a new handle, as another process would have it."""
+    """Return a new handle, as another process has it."""
     return Table(path, settings=settings, clock=SystemClock(), retention=Retention(hours=1), label="Table t")
 
 
 def make_table(path: Path, *, settings: Settings = FAST, appends: int = 0) -> Table:
-    """Create a table and append that many one-row files with ids 1, 2, 3, ..."""
+    """Create a table and append N one-row files with ids 1, 2, 3, ..."""
     Table.create(path, TABLE_SCHEMA, partition_by=[SEQ], properties={}, durable=settings.durable)
     table = open_table(path, settings=settings)
     for number in range(1, appends + 1):
@@ -47,23 +47,23 @@ def rows_of(ids: Sequence[int]) -> pa.Table:
 
 
 def stage(table: Table, ids: Sequence[int], *, sequence: int | None = None, rows: pa.Table | None = None) -> DataFile:
-    """Write a file that no log names yet, and describe it for a commit."""
+    """Write a file that no log names yet, and return its description for a commit."""
     relative = f"data/{SystemClock().new_id()}.parquet"
     path = table.path / relative
     path.parent.mkdir(exist_ok=True)
-    found = rows_of(ids) if rows is None else rows
-    write_file(found, path, key=())
+    content = rows_of(ids) if rows is None else rows
+    write_file(content, path, key=())
     return DataFile(
         path=relative,
         size_bytes=path.stat().st_size,
-        rows=found.num_rows,
+        rows=content.num_rows,
         partition={} if sequence is None else {SEQ: str(sequence)},
-        stats=json.dumps({"numRecords": found.num_rows}),
+        stats=json.dumps({"numRecords": content.num_rows}),
     )
 
 
 def append_commit(parent: ParentVersion, *files: DataFile) -> Commit:
-    """Build what a writer builds: the next sequences for the given files."""
+    """Build a writer's commit: the next sequences for the given files."""
     last = parent.transaction(APP_SEQ) or 0
     return Commit(
         kind=CommitKind.APPEND,
@@ -104,14 +104,14 @@ def ids_in(table: Path, relative: str) -> list[int]:
 
 
 def checkpoint_and_forget(path: Path) -> None:
-    """Write a checkpoint and forget every entry below it."""
+    """Write a checkpoint and delete every entry below it."""
     write_checkpoint(path, durable=False)
     forget_history(path)
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a refused commit must leave as it was."""
+    """State that a refused commit must leave unchanged."""
 
     version: int
     files: frozenset[str]
@@ -131,10 +131,10 @@ def state(path: Path) -> State:
 
 
 def ids(path: Path) -> list[int]:
-    """Return the ids of all live rows, sorted; a row that is there twice is in the list twice."""
+    """Return the ids of all live rows, sorted; repeated rows have repeated ids."""
     return sorted(number for file in state(path).files for number in ids_in(path, file))
 
 
 def repeated(values: Iterable[int]) -> list[int]:
-    """Return what appears more than once."""
+    """Return the repeated items."""
     return [value for value, count in Counter(values).items() if count > 1]

@@ -1,4 +1,4 @@
-"""At the prompt and in notebooks: representations of objects, frames and counts of a dataset, datasets from frames."""
+"""Use at the prompt and in notebooks: representations, frames and counts of a dataset, datasets from frames."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def log(lake: Lake) -> Dataset:
     return made
 
 
-# ---- what objects show -------------------------------------------------------------------------------------------
+# ---- representations ---------------------------------------------------------------------------------------------
 
 
 def test_the_repr_of_objects_reads_no_rows(lake: Lake, people: Dataset, log: Dataset):
@@ -121,7 +121,7 @@ def test_columns_are_chosen_in_order_and_the_key_need_not_be_among_them(people: 
 
 
 def test_a_condition_sees_merged_rows_and_never_those_that_were_replaced(people: Dataset):
-    """P1 was in Bern before: a condition below the merge would bring its old row back."""
+    """P1 was in Bern before. A condition below the merge would return its old row."""
     assert sorted(people.to_arrow(where="city = 'Bern'").column("id").to_pylist()) == ["P3", "P5"]
     assert people.to_arrow(columns="id", where="n >= 100").column("id").to_pylist() == ["P1"]
     assert people.to_arrow(columns="id", where="city IS NULL").column("id").to_pylist() == ["P7"]
@@ -265,7 +265,7 @@ def test_a_refused_load_of_create_names_the_command_with_its_options():
     assert fake.dropped == [fake]
 
 
-# ---- slips -------------------------------------------------------------------------------------------------------
+# ---- mistakes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [None, 3, True, b"lake"])

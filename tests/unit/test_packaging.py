@@ -1,4 +1,4 @@
-"""What a user installs: public names, type hints, bounds of dependencies, and shipped documents."""
+"""The installed package: public names, type hints, bounds of dependencies, and shipped documents."""
 
 import ast
 import re
@@ -23,12 +23,12 @@ INTERNAL = {
 }
 """Values of methods that are public only for other modules of ours."""
 OPENED = ["CompactorService", "Dataset", "DirectiveStore", "EventLog", "HotCache", "Lake", "Producer", "Router"]
-"""Exported classes with methods: a user opens them, or gets them from a lake."""
+"""Exported classes with methods: a user creates them, or gets them from a lake."""
 
 
 @cache
 def homes(module: str) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[str, str]]]:
-    """Return the classes of a module, and where its other names of ours come from."""
+    """Return the classes of a module, and the origins of its other names from our modules."""
     path = ROOT.joinpath("src", *module.split("."))
     tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -42,7 +42,7 @@ def homes(module: str) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[str, st
 
 
 def class_of(module: str, name: str) -> tuple[str, str] | None:
-    """Return the module and name of a class of ours that a module knows by this name."""
+    """Return the module and name of our class that a module imports or defines by this name."""
     classes, imported = homes(module)
     if name in classes:
         return module, name
@@ -58,7 +58,7 @@ def names_in(annotation: ast.AST) -> Iterator[str]:
 
 
 def returned(module: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the classes of ours that public methods of a class return, those of its base classes too."""
+    """Yield our classes that public methods of a class return, including methods of its base classes."""
     definition = homes(module)[0][name]
     for base in definition.bases:
         found = class_of(module, ast.unparse(base))

@@ -1,15 +1,14 @@
-"""Which class archives are recorded ahead of time; that they are is seen in `tests/e2e/test_archives.py`."""
+"""Class archives that are recorded in advance; `tests/e2e/test_archives.py` checks the recording."""
 
 from pathlib import Path
 
 import pytest
 
-from siltstone.cli import class_archives as archives
+from siltstone.cli import class_archives
 from siltstone.cli.class_archives import RECORDERS, main, missing_kinds
 from siltstone.config import Settings
 from siltstone.errors import Unavailable
-from siltstone.spark import jvm
-from siltstone.spark import launch_options as launch
+from siltstone.spark import jvm, launch_options
 from siltstone.spark.jvm import Java
 from tests.support.internals import class_archive
 
@@ -19,14 +18,14 @@ JAVA = Java(home=Path("/java"), version="17.0.1")
 @pytest.fixture(autouse=True)
 def _no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(launch, "delta_jars", lambda _: ())
-    monkeypatch.setattr(archives, "find_java", lambda: JAVA)
+    monkeypatch.setattr(launch_options, "delta_jars", lambda _: ())
+    monkeypatch.setattr(class_archives, "find_java", lambda: JAVA)
     for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
 
 
 def record(settings: Settings, kind: str) -> None:
-    """Do what a JVM of this kind does as it exits."""
+    """Create the archive that a JVM of this kind records at its exit."""
     (option,) = class_archive(JAVA, settings, role=kind)
     Path(option.partition("=")[2]).write_bytes(jvm.ARCHIVE_MAGIC)
 

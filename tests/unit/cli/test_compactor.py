@@ -1,4 +1,4 @@
-"""`silt compactor run --once`: how the one cycle is ended early."""
+"""`silt compactor run --once`: early ends of the one cycle."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows into a file: whole or not at all, in every form, with a few batches in memory."""
+"""Rows into a file: complete or absent, in every format, with a few batches in memory."""
 
 import csv
 import json
@@ -151,7 +151,7 @@ finally:
 
 
 def test_a_file_that_may_not_be_written_stays():
-    with tempfile.TemporaryDirectory() as folder:  # where another user may look, too
+    with tempfile.TemporaryDirectory() as folder:  # in a folder that another user may read
         call = [sys.executable, "-c", AS_NOBODY, folder]
         done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
     assert "Permission denied" in done.stderr

@@ -93,7 +93,7 @@ def report(done: Job) -> RollUpReport:
     )
 
 
-# ---- what failures are ---------------------------------------------------------------------------------------------
+# ---- classes of failures ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_squashes_and_vacuums_cannot_be_split() -> None:
         assert split(JobPart(job=job(8, kind=kind))) == ()
 
 
-# ---- carrying out --------------------------------------------------------------------------------------------------
+# ---- execution -----------------------------------------------------------------------------------------------------
 
 
 class Fake:
@@ -504,7 +504,7 @@ def test_a_runner_that_can_only_run_is_used_as_it_is() -> None:
 
 
 class Wide:
-    """A runner for several jobs at once, that remembers who ran beside whom."""
+    """A runner for several jobs at once that records which jobs ran concurrently."""
 
     limit_seconds = 0.0
 
@@ -533,7 +533,7 @@ class Wide:
 
 
 class Heard:
-    """A subscriber that remembers the events it received, and in which thread."""
+    """A subscriber that records its events and the threads that delivered them."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -671,7 +671,7 @@ def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None
 
 
 def met(lake: Lake, error: OSError) -> SiltstoneError:
-    """Return what becomes of an error that a fold meets while it writes."""
+    """Return the error that a fold raises for this error of a write."""
     store = stores_of(lake)(NAME)
     with (
         pytest.raises(SiltstoneError) as found,
@@ -771,7 +771,7 @@ def test_a_worker_that_dies_while_it_is_taken_is_not_closed_under_its_job(lake: 
     from siltstone.compaction.execution.worker_pool import WorkerPool
 
     class Dying:
-        """Its process ends between the first and the second check."""
+        """A worker whose process ends between the first and the second check."""
 
         checks = 0
         closed = False

@@ -77,7 +77,7 @@ def squash(lake: Lake) -> CycleReport:
     return lake.run_cycle(only=["squash"], force=True)
 
 
-# ---- what is written -----------------------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------------------------
 
 
 def test_a_cycle_is_a_build_a_job_a_run_and_a_dataset_a_partition(lake: Lake) -> None:
@@ -200,7 +200,7 @@ def statuses(journal: Journal) -> dict[str, str]:
 
 
 def test_no_value_of_a_user_enters_the_journal(lake: Lake, journal: Journal, tmp_path: Path) -> None:
-    """Not by names of files, not by partition values, not by the text of an error that quotes a row."""
+    """No names of files, no partition values, no error text that quotes a row."""
     squash(lake)
     failure = Unavailable("[CAST_INVALID_INPUT] The value 'SUBJECT-2' of SUBJECT-3 cannot be cast.")
     run_cycle(plan_of(candidate(partition=(("region", "SUBJECT-1"),))), Does(failure), subscribers=[journal.on_event])

@@ -1,4 +1,7 @@
-"""Small files merged into few: every row is in one file, files do not overlap, and files that would be read too often stay."""
+"""Small files merged into few: every row is in one file, and files do not overlap.
+
+Files that would be read too often are left to a shuffle.
+"""
 
 import datetime
 import random
@@ -21,7 +24,7 @@ SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 
 
 def looked_at(folder: Path, parts: list[list[Any]], kind: pa.DataType) -> list[Any]:
-    """Write a file for each list of values, and look at it as a roll-up does."""
+    """Write a file for each list of values, and return the inputs of a roll-up."""
     store = cast(Store, SimpleNamespace(base=SimpleNamespace(path=folder), footer=pq.read_metadata))
     found = []
     for number, values in enumerate(parts):

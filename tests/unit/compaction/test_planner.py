@@ -1,4 +1,4 @@
-"""Whole plans: the budget, the turns of the lanes, and what holds of every plan."""
+"""Whole plans: the budget, the turns of the lanes, and the invariants of every plan."""
 
 import datetime as dt
 import json
@@ -113,7 +113,7 @@ arrivals = st.lists(
 def test_no_candidate_waits_longer_than_a_turn_for_itself_and_each_older_one_of_its_lane(
     cycles: list[list[tuple[str, int, int]]], first_cycle: int, budget: int
 ):
-    """However cheap, gainful or many the others are, and also if it is larger than the budget."""
+    """Independent of the cost, gain and number of other candidates, and also for a candidate larger than the budget."""
     waiting: dict[str, JobSpec] = {}
     deadline: dict[str, int] = {}
     for number in range(len(cycles) + 200):
@@ -302,7 +302,7 @@ def test_nothing_to_do_is_an_empty_plan():
 
 
 def done(table: TableState, made: Plan, number: int) -> TableState:
-    """Return the table after its roll-ups: each job's files are replaced by those of its plan."""
+    """Return the table after its roll-ups: the files of each job are replaced by those of its plan."""
     files = {file.path: file for file in table.files}
     for at, job in enumerate(made.jobs):
         for file in job.files:
@@ -349,7 +349,7 @@ def test_roll_ups_and_clusterings_do_not_undo_each_other():
 
 
 def test_the_daily_tier_is_not_starved_by_the_hourly_one():
-    """In every cycle forty new hours are ready, more than the budget takes; the day still is rolled up in its turn."""
+    """In every cycle forty new hours are ready, more than the budget; the day is still rolled up in its turn."""
     old = [file for hour in range(12) for file in entries(f"2026-10-01T{hour:02d}", 1)]
     table = log(old, tiers=[HOURLY, DAILY])
     for number in range(7):  # five other kinds of jobs and two tiers

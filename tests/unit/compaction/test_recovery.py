@@ -11,8 +11,8 @@ import pytest
 
 from siltstone import Lake
 from siltstone.compaction.execution.job import InlineRunner, Job
-from siltstone.compaction.journal import journal as journals
-from siltstone.compaction.journal import owner_liveness as owners
+from siltstone.compaction.journal import journal as journal_module
+from siltstone.compaction.journal import owner_liveness
 from siltstone.compaction.journal.journal import Journal
 from siltstone.compaction.journal.records import Owner, cycle_id
 from siltstone.compaction.journal.recovery import RecoveryProblem, RecoveryReport
@@ -76,7 +76,7 @@ def begun(
     names: tuple[str, ...] = (NAME, OTHER),
     epoch: int | None = None,
 ) -> list[Job]:
-    """Begin a cycle that squashes datasets, do the first job (or not), and die."""
+    """Begin a cycle that squashes datasets, optionally do the first job, and die."""
     journal = Journal(layout_of(lake), settings=lake.settings, clock=clock_of(lake), store=stores_of(lake))
     plan = lake.plan(names, only=["squash"], force=True)
     jobs = [Job.of(planned, cycle=plan.cycle, epoch=epoch) for planned in plan.jobs]
@@ -219,9 +219,9 @@ def test_a_dropped_dataset_has_no_commit_and_its_job_is_failed(lake: Lake) -> No
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is begun is begun on another machine."""
+    """Record new owners as processes of another machine."""
     monkeypatch.setattr(
-        journals, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=os.getpid())
+        journal_module, "this_process", lambda owner: Owner(id=owner, machine="m", host="elsewhere", pid=os.getpid())
     )
 
 
@@ -294,10 +294,12 @@ def test_a_cycle_of_a_remote_owner_that_renews_its_lease_is_not_recovered_at_any
 
 def begun_on(monkeypatch: pytest.MonkeyPatch, lake: Lake, *, installation: str) -> None:
     """Begin a cycle under another running kernel, with the host name of this machine, and die."""
-    now = journals.this_process
-    monkeypatch.setattr(owners, "installation", lambda: "this machine")
+    now = journal_module.this_process
+    monkeypatch.setattr(owner_liveness, "installation", lambda: "this machine")
     monkeypatch.setattr(
-        journals, "this_process", lambda owner: replace(now(owner), machine="another boot", installation=installation)
+        journal_module,
+        "this_process",
+        lambda owner: replace(now(owner), machine="another boot", installation=installation),
     )
     begun(lake, run=False)
 
@@ -318,7 +320,7 @@ def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead
     assert len(lake.recover().failed) == 2
 
 
-# ---- what cannot be read ---------------------------------------------------------------------------------------------
+# ---- unreadable records ----------------------------------------------------------------------------------------------
 
 
 def break_log(lake: Lake, name: str, content: bytes = b"{") -> bytes:
@@ -329,7 +331,7 @@ def break_log(lake: Lake, name: str, content: bytes = b"{") -> bytes:
 
 
 TOO_DEEP = b"[" * 100_000
-"""No reader expects the error that Python raises over it."""
+"""JSON nested so deeply that Python raises an error that no reader expects."""
 
 
 @pytest.mark.parametrize("content", [b"{", TOO_DEEP], ids=["expected", "unexpected"])

@@ -1,4 +1,4 @@
-"""A squash merges change files and changes nothing that a reader sees, also in the middle of its range."""
+"""A squash merges change files without a visible change, also for a reader of a sequence inside its range."""
 
 import random
 from dataclasses import replace
@@ -39,7 +39,7 @@ def write(dataset: Dataset, batches: int, *, seed: int = 1, keys: int = 12) -> N
 
 
 def seen(dataset: Dataset) -> list[Any]:
-    """Everything a reader can ask for."""
+    """Return the results of every read."""
     return [
         by_id(dataset.to_arrow()),
         by_id(dataset.to_arrow(raw=True)),
@@ -77,7 +77,7 @@ def test_squashed_files_are_squashed_again_with_later_ones(dataset: Dataset):
 
 
 def at(dataset: Dataset, snapshot: Snapshot, watermark: int) -> pa.Table:
-    """The last change of each key above a watermark, as a fold that ended there would have left it."""
+    """Return the last change of each key above a watermark, as a fold up to there would leave it."""
     rows = unfolded_rows(store_of(dataset), replace(snapshot, watermark=watermark))
     return latest_per_key(rows, dataset.key).select(["id", "n", "note", OP, SEQ]).sort_by("id")
 
@@ -166,7 +166,7 @@ def test_an_exact_prune_leaves_only_unfolded_rows_and_changes_no_answer(dataset:
     assert first_sequence(dataset) > 20
     assert by_id(dataset.to_arrow()) == before
     prune_exactly(store_of(dataset))
-    assert store_of(dataset).changes.version() == after.changes.version  # nothing was left to do
+    assert store_of(dataset).changes.version() == after.changes.version  # no job was left
 
 
 def test_an_exact_prune_that_a_squash_overtakes_starts_over(dataset: Dataset):

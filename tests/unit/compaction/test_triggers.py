@@ -306,7 +306,10 @@ def test_a_vacuum_is_due_daily():
 
 
 def test_the_oldest_removed_file_dates_the_last_vacuum():
-    """A vacuum leaves files up to its retention old. Were they enough for the next one, there would be one in every cycle."""
+    """A vacuum leaves files that are younger than its retention.
+
+    If they made the next vacuum due, every cycle would have one.
+    """
     assert planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=47))).jobs == ()
     (job,) = planned(vacuumed(None, removed_since=NOW - dt.timedelta(hours=48))).jobs
     assert figures(job.trigger) == "48"

@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 class Bench:
-    """Schedulers on one lake and one clock that a test moves; what ran is in `ran`."""
+    """Schedulers on one lake and one clock that a test moves; `ran` records their tasks."""
 
     def __init__(self, lake: Path) -> None:
         self.lake = lake
@@ -370,7 +370,7 @@ def test_a_scheduler_that_loses_its_lease_in_a_cycle_leaves_the_rest(bench: Benc
 
     def overtaken(run: TaskContext) -> None:
         other.row(COMPACTOR)
-        bench.clock.pass_time(seconds=SETTINGS.lease_seconds)  # it hangs, and another one sees that
+        bench.clock.pass_time(seconds=SETTINGS.lease_seconds)  # it hangs, and another process notices it
         taken(other)
         with pytest.raises(Fenced):
             run.lease.check()

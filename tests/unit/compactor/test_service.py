@@ -19,7 +19,7 @@ from siltstone.compactor.tasks import Outcome, SchedulerCycle, SchedulerState, T
 from siltstone.config import Role, Settings
 from siltstone.coordination.leases import COMPACTOR
 from siltstone.coordination.state_files import CYCLES, PAUSED, STOP
-from siltstone.cron import next_after as timing
+from siltstone.cron import next_after
 from siltstone.errors import Conflict, Corruption, InvalidRequest, NotFound, Reason, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.maintenance.service import MaintenanceService
@@ -46,9 +46,9 @@ def test_a_tier_of_one_dataset_is_planned_by_the_cron_of_that_dataset(bench: Ben
     log.set_tiers("weekly.enabled=yes; hourly.cron=9 * * * *")
     service = bench.service()
     due = service.status().due
-    assert (due["weekly"], due["weekly@0 4 * * 3"]) == (None, timing("0 4 * * 3", bench.clock.now()))
-    assert due["hourly"] == timing("5 * * * *", bench.clock.now()), "the other datasets keep the lake's cron"
-    assert due["hourly@9 * * * *"] == timing("9 * * * *", bench.clock.now())
+    assert (due["weekly"], due["weekly@0 4 * * 3"]) == (None, next_after("0 4 * * 3", bench.clock.now()))
+    assert due["hourly"] == next_after("5 * * * *", bench.clock.now()), "the other datasets keep the lake's cron"
+    assert due["hourly@9 * * * *"] == next_after("9 * * * *", bench.clock.now())
     bench.lake.drop("a.b.log")
     bench.clock.pass_time(minutes=1)
     service.step()
@@ -289,7 +289,7 @@ def test_a_compactor_that_loses_its_lease_in_a_cycle_stops_at_once_and_stands_by
     lease_table_of(leases).read(COMPACTOR)
     row = leases.row(COMPACTOR)
     assert row is not None
-    # another machine, whose clock says that the time of the lease is long over
+    # another machine, whose clock is long past the end of the lease
     lease_table_of(leases).write(
         replace(row, epoch=row.epoch + 1, holder="f" * 32, machine="another"), allowed=lambda *_: True
     )

@@ -167,7 +167,7 @@ def ack_of(rows: list[Any]) -> AppendAck:
 
 
 def test_a_cancelled_future_does_not_stop_other_acknowledgements() -> None:
-    """A time limit of asyncio cancels what it waited for."""
+    """A time limit of asyncio cancels the future that it waited for."""
     with Producer(ack_of, Limits(rows=2, seconds=600, size_bytes=1000), clock=SystemClock()) as producer:
         first = producer.insert({"a": 1})
         assert not first.cancel(), "its row is written whatever becomes of the future"

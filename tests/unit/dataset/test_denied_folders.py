@@ -1,4 +1,4 @@
-"""A user who may not enter a folder of a lake gets an error of ours from every method, and changes nothing."""
+"""A user who may not enter a folder of a lake gets one of our errors from every method, and changes nothing."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def made(root: Path) -> Path:
 
 @contextlib.contextmanager
 def as_another_user() -> Iterator[None]:
-    """Act as a user who owns nothing."""
+    """Act as a user who owns no files."""
     os.seteuid(NOBODY)
     try:
         yield
@@ -57,7 +57,7 @@ def test_every_error_in_a_denied_folder_is_a_siltstone_error(closed: str):
         root.chmod(0o755)
         warm = Lake.open(made(root / "warm"), settings=FAST)
         people = warm.dataset(NAME)
-        for call in CALLS.values():  # imports what the calls need, while it can be read
+        for call in CALLS.values():  # imports the modules that the calls need, while they are readable
             call(warm, people)
         lake = Lake.open(made(root / "lake"), settings=FAST)
         people = lake.dataset(NAME)

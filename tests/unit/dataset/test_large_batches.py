@@ -1,4 +1,4 @@
-"""A batch of any size is one commit: several files, one sequence, positions that count on through the files."""
+"""A batch of any size is one commit: several files, one sequence, positions that continue through the files."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from siltstone import Dataset, Lake
 from siltstone.config import Settings
-from siltstone.dataset.write import row_conversion as rows_module
+from siltstone.dataset.write import row_conversion
 from siltstone.dataset.write.row_conversion import file_parts, to_table
 from siltstone.errors import InvalidRequest
 from siltstone.failpoints import arm
@@ -99,7 +99,7 @@ def test_tombstones_and_appends_take_any_number_too(tmp_path: Path):
 
 
 def test_wide_rows_are_divided_by_their_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rows_module, "MAX_FILE_BYTES", 4_000)
+    monkeypatch.setattr(row_conversion, "MAX_FILE_BYTES", 4_000)
     table = pa.table({"text": ["x" * 1_000] * 10})
     parts = list(file_parts(table, max_rows=100))
     assert [first for first, _ in parts] == [0, 3, 6, 9]
@@ -107,7 +107,7 @@ def test_wide_rows_are_divided_by_their_bytes(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_text_is_cast_in_parts_that_fit_short_offsets(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rows_module, "MAX_CAST_BYTES", 4_000)
+    monkeypatch.setattr(row_conversion, "MAX_CAST_BYTES", 4_000)
     schema = pa.schema([("text", pa.string())])
     given = pa.table({"text": pa.array([f"{n:01000d}" for n in range(10)], pa.large_string())})
     found = to_table(given, schema, dataset="a.b.c").column("text")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone import Dataset, Lake, Settings
-from siltstone.dataset.read import arrow_view as local
+from siltstone.dataset.read import arrow_view
 from siltstone.dataset.read.arrow_view import sorted_rows
 from siltstone.host.system_errors import is_memory_failure
 from tests.support.internals import narrowed
@@ -29,7 +29,7 @@ sys.exit(main(sys.argv[1:]))
 def test_rows_are_sorted_in_arrays_that_fit_their_offsets(monkeypatch: pytest.MonkeyPatch):
     rows = pa.table({"k": list(range(1000))[::-1], "t": [f"text {n}" for n in range(1000)][::-1]})
     assert sorted_rows(rows, ["k"]).equals(rows.sort_by("k"))
-    monkeypatch.setattr(local, "ARRAY_BYTES", 4096)
+    monkeypatch.setattr(arrow_view, "ARRAY_BYTES", 4096)
     large = rows.set_column(1, "t", rows.column("t").cast(pa.large_string())).sort_by("k")
     found = pa.concat_tables(narrowed(large, rows.schema))
     assert found.equals(rows.sort_by("k"))

@@ -1,4 +1,4 @@
-"""Nothing is deleted that is not provably ours: the sweep, the vacuum, the purge and the drop."""
+"""Only files that are provably ours are deleted: by the sweep, the vacuum, the purge and the drop."""
 
 import shutil
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_a_sweep_removes_the_folder_of_an_interrupted_create(tmp_path: Path, poi
 
 
 def _interrupted(lake: Lake, name: str) -> Path:
-    """Return the folder of a create that stopped after its tables."""
+    """Return the folder of a create that stopped after it had created its tables."""
 
     def stop(_name: str) -> None:
         raise KeyboardInterrupt
@@ -377,7 +377,10 @@ def test_a_folder_that_cannot_be_adopted_is_reported_and_kept(lake: Lake, tmp_pa
 
 
 def behind_link(lake: Lake, tmp_path: Path, part: str) -> Path:
-    """Move a part of the dataset out of the lake, put a link in its place, and a file of the user beside what was moved."""
+    """Move a part of the dataset out of the lake, and link to it.
+
+    Return a file of the user beside the moved part.
+    """
     folder = lake.dataset(NAME).path / part
     outside = tmp_path / "outside"
     folder.rename(outside)

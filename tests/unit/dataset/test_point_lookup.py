@@ -32,7 +32,7 @@ NOTHING_KEPT = Settings(durable=False, lookup_cache_mb=0)
 
 
 def opened(path: Path, settings: Settings = FAST) -> Dataset:
-    """Another handle, as another process would have it."""
+    """Another handle, as another process has it."""
     return Lake.open(path, settings=settings).dataset("crm.sales.people")
 
 

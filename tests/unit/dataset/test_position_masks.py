@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone import Lake
-from siltstone.dataset.read import arrow_view as local
+from siltstone.dataset.read import arrow_view
 from siltstone.delta.parquet import write_file
 from siltstone.model.files import DataFile
 from tests.support.internals import masks_with_shared_names, outdated_masks, position_masks, store_of, united_masks
@@ -17,7 +17,7 @@ from tests.support.people import SCHEMA, create, key, people
 
 
 def shown(table: pa.Table) -> set[tuple[int, int, str | None]]:
-    """The rows that masks hide, as (size, row, name)."""
+    """Return the rows that masks hide, as (size, row, name)."""
     found = set()
     for row in table.to_pylist():
         size, run = row["_place"] >> 20, row["_place"] & (2**20 - 1)
@@ -71,4 +71,4 @@ def test_a_few_keys_are_found_by_reading_the_row_groups_that_may_hold_them(
         write_file(people(10_000), store.base.path / "f.parquet", key=["id"])
         file = DataFile(path="f.parquet", size_bytes=1, rows=10_000)
         keys = pa.table({"id": pa.array(wanted, pa.string())}, schema=pa.schema([SCHEMA.field("id")]))
-        assert sorted(local.base_places(store, file, keys)) == found
+        assert sorted(arrow_view.base_places(store, file, keys)) == found

@@ -39,7 +39,7 @@ def table(rows: object) -> pa.Table:
 
 
 def value(column: str, given: object) -> object:
-    """Pass one value as a dict and return what is stored."""
+    """Pass one value as a dict and return the stored value."""
     return table([{"id": "x", column: given}]).column(column)[0].as_py()
 
 

@@ -283,7 +283,7 @@ def test_a_type_that_would_have_to_be_cast_with_loss_is_refused_by_column(given:
 
 
 def test_nanosecond_times_as_pandas_writes_them_are_rejected(tmp_path: Path):
-    """Its times count nanoseconds; the error says so before Spark starts."""
+    """Such times count nanoseconds; the error names this before Spark starts."""
     rows = pa.table({"at": pa.array([0], pa.timestamp("ns"))})
     pq.write_table(rows, tmp_path / "a.parquet", version="2.6")
     schema = pa.schema([pa.field("at", pa.timestamp("us"))])
@@ -293,7 +293,7 @@ def test_nanosecond_times_as_pandas_writes_them_are_rejected(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.ndjson.gz", "a.json.gz"])
 def test_damage_inside_a_compressed_file_is_a_bad_file(tmp_path: Path, name: str):
-    header = bytes.fromhex("1f8b0800000000000003")  # a valid header, then bytes that are no deflate stream
+    header = bytes.fromhex("1f8b0800000000000003")  # a valid header, then an invalid deflate stream
     (tmp_path / name).write_bytes(header + b"\xff" * 64)
     assert [bad.path.name for bad in check_files(find_source(tmp_path), SCHEMA, dataset="a.b.c").bad] == [name]
     with refused(InvalidRequest, None, name):

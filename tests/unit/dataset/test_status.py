@@ -1,4 +1,4 @@
-"""The status of a dataset with broken files: which ones, and everything else; rows of it still cannot be read."""
+"""The status of a dataset with broken files names them and all other facts; its rows still cannot be read."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

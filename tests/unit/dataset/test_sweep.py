@@ -1,4 +1,4 @@
-"""The sweep of a lake deletes files that no process can need, and nothing else. Folders are in `test_registry`."""
+"""The sweep of a lake deletes only files that no process can need. Folders are in `test_registry`."""
 
 import datetime
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SCHEMA = "id BIGINT NOT NULL"
 
 @dataclass(frozen=True, slots=True)
 class EarlierClock(SystemClock):
-    """It is a few hours ago."""
+    """A clock that is a few hours behind."""
 
     hours: float = 3.0
 
@@ -70,7 +70,7 @@ def test_a_staged_row_of_the_registry_is_kept_while_its_owner_lives(tmp_path: Pa
 
 
 def test_a_clock_that_was_set_back_makes_no_file_an_orphan(tmp_path: Path):
-    create_and_drop(tmp_path, EarlierClock(hours=-3))  # what was removed then was removed "in three hours"
+    create_and_drop(tmp_path, EarlierClock(hours=-3))  # its removal times are three hours ahead
     before = files(tmp_path)
     with Lake.open(tmp_path, settings=FAST) as lake:
         lake.sweep()

@@ -1,4 +1,4 @@
-"""Tiers of one dataset: changed on top of the lake's, stored with the dataset, and refused where they make no sense."""
+"""Tiers of one dataset: changed on top of the lake's, stored with the dataset, and refused where they are invalid."""
 
 import datetime
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_later_lake_settings_that_contradict_are_reported_with_the_dataset(lake:
     log = create(lake)
     log.set_tiers("daily.min_files=20")
     with Lake.open(lake.path, settings=Settings(durable=False, tiers="daily.max_files=15")) as again:
-        assert "silt tiers" in again.plan().unreadable[NAME]  # the others go on
+        assert "silt tiers" in again.plan().unreadable[NAME]  # the other tiers continue
         with refused(InvalidRequest, None, "web.eu.clicks", "silt tiers"):
             again.plan([NAME])
         again.dataset(NAME).set_tiers("daily.min_files=15")

@@ -27,7 +27,7 @@ VACUUM = '{"commitInfo": {"operation": "VACUUM END"}}\n'
 
 @dataclass(frozen=True, slots=True)
 class StoppedClock(SystemClock):
-    """It is always the first of January 2026."""
+    """A clock that always shows the first of January 2026."""
 
     def now(self) -> datetime.datetime:
         return NOW
@@ -38,7 +38,7 @@ def checkpoint(version: int) -> str:
 
 
 def log(table: Path, *, entries: range, checkpoints: tuple[int, ...] = (), age_hours: float = 0.0) -> Path:
-    """Lay a log of entries and readable checkpoints, all of one age."""
+    """Write a log of entries and readable checkpoints, all of one age."""
     (table / LOG).mkdir(parents=True)
     for version in entries:
         (table / LOG / entry_name(version)).write_text(OWN)
@@ -142,7 +142,7 @@ def test_an_older_sound_checkpoint_is_read_instead_of_an_unreadable_one(tmp_path
 
 
 def test_an_unreadable_checkpoint_that_another_process_replaces_meanwhile_stays(tmp_path: Path):
-    """Its writer cleans the entries that it replaces: without it the table would be lost."""
+    """The other process cleans the entries below its checkpoint: without the checkpoint the table would be lost."""
     table = log(tmp_path / "t", entries=range(8), checkpoints=(5,))
     sound = (table / LOG / checkpoint(5)).read_bytes()
     spoil(table, 5)

@@ -64,7 +64,7 @@ def test_of_many_writers_of_one_version_exactly_one_succeeds(table: Path):
 
 
 def test_files_of_an_entry_are_on_disk_before_the_entry(table: Path, monkeypatch: pytest.MonkeyPatch):
-    """Files beside it are synced at the same time as the draft, by other threads; the link waits for all of them."""
+    """Threads sync the files of the entry and its draft at the same time; the link waits for all of them."""
     beside = [table / name for name in ("a", "b", "c")]
     for path in beside:
         path.write_text("x")
@@ -93,7 +93,7 @@ def test_a_forked_process_syncs_with_threads_of_its_own(table: Path):
     (table / "a").write_text("x")
     put_entry(table, 4, b"parent\n", draft_id="1", durable=True, beside=[str(table / "a")])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork, where Python says so
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork, in Python versions that emit it
         child = os.fork()
     if child == 0:
         try:

@@ -64,7 +64,7 @@ def test_a_known_directory_is_synced_only_for_the_names_in_it(tmp_path: Path, sy
 
 
 def test_a_directory_is_known_only_after_it_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Another thread that finds it known goes on to its commit."""
+    """Another thread that finds the directory known continues with its commit."""
     make(tmp_path, "data/a")
     known: set[str] = set()
     early: list[str] = []

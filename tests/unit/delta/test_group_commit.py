@@ -39,14 +39,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def submit_behind(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor, count: int) -> list[Future[str]]:
-    """Let one batch be in its commit, then let the others wait for it."""
+    """Submit one batch, whose commit waits, and then others behind it."""
     first = pool.submit(queue.submit, 0)
     assert gate.entered.wait(10)
     return [first, *[pool.submit(queue.submit, number) for number in range(1, count)]]
 
 
 def ten_in_two_rounds(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPoolExecutor) -> None:
-    """Let one batch be committed, and then nine together that have waited for it."""
+    """Commit one batch, and then nine together that have waited for it."""
     running = submit_behind(gate, queue, pool, 10)
     until(lambda: len(waiting_in(queue)) == 9)
     gate.open.set()
@@ -131,7 +131,7 @@ def test_callers_wake_each_other_past_those_that_gave_up():
     own, left, *_ = tickets
     leave_queue(queue, left)  # before the round is acknowledged
     report_round(queue, tickets, own)
-    leave_queue(queue, tickets[3])  # after it, while it waits for its turn to be woken
+    leave_queue(queue, tickets[3])  # after it, while it waits for its turn to wake up
     for ticket in (tickets[2], tickets[4], tickets[5]):
         assert ticket.is_woken
         ticket.wait()
@@ -145,7 +145,7 @@ def test_a_returning_writer_does_not_wait_for_those_that_stay_away(monkeypatch: 
     queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
         ten_in_two_rounds(gate, queue, pool)
-        assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight others of the round have gone
+        assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight other callers of the round have returned
     assert gate.groups[-1] == [10]
 
 

@@ -142,7 +142,7 @@ def test_an_entry_that_a_listing_left_out_is_found_by_its_name(tmp_path: Path, m
         write(tmp_path, version, {"commitInfo": {}})
     listed = [name for name in os.listdir(tmp_path / LOG) if name != entry_name(2)]  # noqa: PTH208
     monkeypatch.setattr(os, "listdir", lambda _: listed)
-    assert list_log(tmp_path).entries == (0, 1, 2, 3)  # a directory that is written to while it is read
+    assert list_log(tmp_path).entries == (0, 1, 2, 3)  # a directory that another process writes to during the read
     (tmp_path / LOG / entry_name(2)).unlink()
     assert list_log(tmp_path).missing() == [2]
     with refused(Corruption, Reason.MISSING_FILE, entry_name(2)):

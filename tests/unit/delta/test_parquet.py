@@ -35,7 +35,7 @@ UTC = datetime.UTC
 
 
 def statistics(tmp_path: Path, **columns: pa.Array) -> dict[str, Any]:
-    """Write the columns to a file and return what the log would say of all of them."""
+    """Write the columns to a file and return the log's statistics of all of them."""
     rows = pa.table(columns)
     write_file(rows, tmp_path / "f.parquet", key=())
     footer = read_footer(tmp_path / "f.parquet", expected=rows.schema)

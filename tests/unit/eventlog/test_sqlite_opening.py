@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(path: Path) -> sqlite3.Connection:
-    """Another process that creates the database and holds its lock meanwhile."""
+    """Another process that creates the database and holds its lock during the test."""
     held = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     held.execute("CREATE TABLE made (x)")
     held.execute("BEGIN EXCLUSIVE")
@@ -50,7 +50,7 @@ def test_opening_a_database_waits_for_the_process_that_creates_it(
         holder.close()
 
     threading.Thread(target=release).start()
-    monkeypatch.setattr(database, "create_engine", without_waiting)  # as SQLite itself does not wait at this place
+    monkeypatch.setattr(database, "create_engine", without_waiting)  # as SQLite does not wait at this call
     opened = open_projection(path)
     with opened.reading() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"

@@ -38,11 +38,11 @@ os.kill(os.getpid(), 9)
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Do something in a forked child; return how that ended."""
+    """Run a function in a forked child; return the child's exit."""
     child = os.fork()
     if child == 0:
         code = FAILED
-        signal.alarm(HANGS_SECONDS)  # ends the child: nothing handles it
+        signal.alarm(HANGS_SECONDS)  # ends the child: no handler is installed
         try:
             work()
             code = DONE
@@ -108,7 +108,7 @@ def test_a_child_does_not_keep_the_lock_of_a_dead_holder(tmp_path: Path):
         child = int(holder.stdout.readline())
         holder.wait()
     try:
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # the child is alive
         assert not is_live(tmp_path, "holder")
     finally:
         os.kill(child, signal.SIGKILL)

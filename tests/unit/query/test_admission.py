@@ -1,4 +1,4 @@
-"""Admission to the hot cache: which datasets are admitted, which are evicted for them, and the reason."""
+"""Admission to the hot cache: which datasets are admitted, which are evicted in return, and the reason."""
 
 import dataclasses
 import doctest

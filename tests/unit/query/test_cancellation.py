@@ -157,7 +157,7 @@ def test_an_idle_thread_ends_and_a_new_one_starts_when_needed(monkeypatch: pytes
 
 @pytest.fixture
 def accepts_ctrl_c() -> Iterator[None]:
-    """A job of a shell may have been started without."""
+    """Run a test with Ctrl-C enabled: a job of a shell may have been started without."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

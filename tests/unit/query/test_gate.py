@@ -150,7 +150,7 @@ TREES = {
 
 
 def is_same(one: str, other: str) -> bool:
-    """True if two expressions have trees of one meaning."""
+    """True if the trees of two expressions have the same meaning."""
     trees = [parse_plain(tokenize(text), text) for text in (f"SELECT {one}", f"SELECT {other}")]
     assert trees[0] is not None
     try:
@@ -276,7 +276,7 @@ SHADOWED = [
 
 @pytest.mark.parametrize("text", SHADOWED)
 def test_a_name_is_a_common_table_expression_only_where_that_is_visible(text: str):
-    """Elsewhere the engine would look it up among its own tables and views."""
+    """Elsewhere the engine would resolve it among its own tables and views."""
     with pytest.raises(InvalidRequest, match=r"line 1, column \d+"):
         admit(text)
 
@@ -377,7 +377,7 @@ def test_a_long_text_is_cached_by_text_and_default_catalog():
 
 @pytest.mark.parametrize("text", WRITTEN)
 def test_writing_a_query_does_not_change_its_tree(text: str):
-    """Trees are cached and written by several threads at once."""
+    """Trees are cached, and several threads write them at once."""
     checked = admit(text).checked
     before = repr(checked)
     for_spark(admit(text))

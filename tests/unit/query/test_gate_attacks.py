@@ -1,4 +1,4 @@
-"""An attack suite: the gate refuses every text but a query of the lake's datasets, before any engine runs."""
+"""An attack suite: the gate refuses every text except queries of the lake's datasets, before any engine runs."""
 
 import random
 import re
@@ -722,7 +722,7 @@ ACCEPTED_EXPRESSIONS = [
 
 
 def lines(block: str) -> list[str]:
-    """The cases of a block, one on each line; `\\n` and `\\uXXXX` in them were written out by Python."""
+    """Return the cases of a block, one per line; Python has expanded their escapes `\\n` and `\\uXXXX`."""
     return [line for line in block.strip("\n").split("\n") if line]
 
 
@@ -839,7 +839,7 @@ def test_deep_nesting_is_refused_quickly(kind: str):
         text = f"SELECT {before * depth}{inner}{after * depth}"[:99_000]
         with suppress(InvalidRequest):
             admit(text)
-    assert time.process_time() - began < 20  # seconds; an exponential reading would take longer than anybody waits
+    assert time.process_time() - began < 20  # seconds; an exponential parser would need far longer
 
 
 @pytest.mark.parametrize(
@@ -870,7 +870,7 @@ def test_long_repetitive_texts_are_checked_quickly(text: str):
     began = time.process_time()
     with suppress(InvalidRequest):
         admit(text)
-    assert time.process_time() - began < 30  # seconds on a machine that does other things, too
+    assert time.process_time() - began < 30  # seconds, also on a busy machine
 
 
 VALID = [
@@ -942,7 +942,7 @@ def mutated(text: str, moves: random.Random, times: int) -> str:
 
 
 def read_from(table: exp.Table, views: dict[Source, str]) -> str:
-    """Return the view of a table that is a dataset, which must be one of these; the name of any other table."""
+    """Return the view of a table that is a dataset, which must be in `views`; otherwise the table's name."""
     parts = [part.name for part in table.parts]
     return views[Source.parse(*parts)] if len(parts) == PARTS else table.name
 
@@ -950,7 +950,10 @@ def read_from(table: exp.Table, views: dict[Source, str]) -> str:
 @settings(max_examples=400)
 @given(st.sampled_from(VALID), st.integers(0, 2**32), st.integers(1, 6))
 def test_no_mutation_gets_a_table_through_that_is_not_a_dataset(text: str, seed: int, times: int):
-    """Whatever passes reads datasets by name, and in what is sent every table is a view or an expression of the query."""
+    """An admitted text reads datasets by name.
+
+    In the text for Spark every table is a view or an expression of the query.
+    """
     changed = mutated(text, random.Random(seed), times)
     try:
         admitted = admit(changed, parameters={"x": 1} if ":x" in changed else None)

@@ -17,7 +17,7 @@ EAST = datetime.timezone(datetime.timedelta(hours=5))
 
 
 class Liar(int):
-    """A number that says something else of itself."""
+    """A number whose text is something else."""
 
     def __str__(self) -> str:
         return "1 OR 1=1"
@@ -29,7 +29,7 @@ class Liar(int):
 
 
 class Poser(float):
-    """A number with a text of its own."""
+    """A number with its own text form."""
 
     def __repr__(self) -> str:
         return "1') OR ('1'='1"
@@ -44,7 +44,7 @@ class Level(int, enum.Enum):
 
 
 def written(value: object) -> str:
-    """Return what Spark reads in the place of a value."""
+    """Return the text that replaces a value in the query for Spark."""
     admitted = admit("SELECT :p AS x FROM c.s.t", parameters={"p": value})
     text = spark_text(admitted, {admitted.references[0]: "v"}, common=str)
     return text.removeprefix("SELECT ").partition(" AS `x`")[0]

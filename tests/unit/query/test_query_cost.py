@@ -65,7 +65,7 @@ LONG: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("kind", LONG)
 def test_four_times_the_text_is_four_times_the_work(kind: str):
     short, long = (LONG[kind](count) for count in (60, 240))
-    translated(LONG[kind](10))  # what is done once
+    translated(LONG[kind](10))  # work that is done only once
     assert calls(lambda: translated(long)) < 5 * calls(lambda: translated(short))
 
 

@@ -1,4 +1,4 @@
-"""The router without Spark: which engine answers and why, cached answers, limits, pages, plans."""
+"""The router without Spark: the chosen engine and its reason, cached answers, limits, pages, plans."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from siltstone.config import Settings
 from siltstone.errors import Conflict, InvalidRequest, NotFound, Reason, Unavailable
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.query import cancellation, hot_executor, result_cache
-from siltstone.query.hot import fill as fill_room
+from siltstone.query.hot import fill as fill_module
 from siltstone.query.hot.duckdb_types import check_values
 from siltstone.query.result import QueryResult, TruncatedWarning
 from siltstone.spark.lake_sessions import LakeSessions
@@ -122,7 +122,7 @@ def test_truncation_is_reported(lake: Lake):
 def test_a_frame_of_rows_that_the_setting_has_cut_is_refused(lake_path: Path, lake: Lake):
     text = f"SELECT id FROM {PEOPLE}"
     with Lake.open(lake_path, settings=Settings(durable=False, max_rows=10)) as short:
-        for _ in range(2):  # also if the answer is that of before
+        for _ in range(2):  # also if the answer is the previous one
             result = short.sql(text)
             assert (result.row_count, result.truncated, result.limit_given) == (10, True, False)
             for taken in (result.to_arrow, result.to_pandas, result.to_polars):
@@ -204,7 +204,7 @@ def test_a_misspelt_or_refused_query_never_starts_spark(lake: Lake, text: str, f
 
 
 def test_explain_starts_spark_only_on_request(lake: Lake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("siltstone.spark.session.is_running", lambda: False)  # other tests of this process may have one
+    monkeypatch.setattr("siltstone.spark.session.is_running", lambda: False)  # other tests may have one
     found = lake.explain_sql(f"SELECT stddev(x) AS s FROM {PEOPLE}")
     assert found.engine == "spark"
     assert "STDDEV" in found.reason
@@ -256,7 +256,7 @@ def test_a_lake_that_is_closed_ends_its_queries(lake_path: Path, lake: Lake):
         submitted = pool.submit(other.sql, endless, engine="hot", query_id="endless")
         while not other.queries.running():
             time.sleep(0.01)
-        time.sleep(0.2)  # DuckDB works on it
+        time.sleep(0.2)  # DuckDB is running the query
         other.close()
         with refused(Unavailable, Reason.CANCELLED):
             submitted.result(10)
@@ -286,7 +286,7 @@ def test_a_fill_for_hot_ends_with_its_time(lake: Lake, monkeypatch: pytest.Monke
         check_values(piece)
 
     fold_by_arrow(lake.dataset(PEOPLE))
-    monkeypatch.setattr(fill_room, "check_values", slow)
+    monkeypatch.setattr(fill_module, "check_values", slow)
     with refused(Unavailable, Reason.TIME_LIMIT, "0.1 s"):
         lake.sql(GROUPED, engine="hot", timeout=0.1)
     assert not lake.hot.decide(PEOPLE).resident
@@ -296,7 +296,7 @@ def test_a_fill_for_hot_ends_with_its_time(lake: Lake, monkeypatch: pytest.Monke
 def test_a_query_that_spark_can_answer_evicts_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch):
     lake.sql(GROUPED)
     lake.create("crm.sales.more", "id BIGINT NOT NULL", key="id").upsert([{"id": 1}])
-    monkeypatch.setattr(fill_room, "BLOCK_BYTES", lake.hot.stats().budget_bytes - 100_000)
+    monkeypatch.setattr(fill_module, "BLOCK_BYTES", lake.hot.stats().budget_bytes - 100_000)
     residents_of(lake.hot).slot("crm.sales.more").fill_scheduled = True  # in the background, after another answer
     with pytest.raises(NoSpark):
         lake.sql("SELECT id FROM crm.sales.more")
@@ -321,7 +321,7 @@ REACHED = threading.Event()
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Spark starts and does not come to an end, until the event is set."""
+    """The start of Spark hangs until the event is set."""
     goes_on = threading.Event()
     REACHED.clear()
 
@@ -344,13 +344,13 @@ def cancel_when_listed(lake: Lake, query_id: str) -> None:
 
 
 def cancel_when_reached(lake: Lake, query_id: str) -> None:
-    """Cancel a query as soon as Spark has it."""
+    """Cancel a query as soon as it waits for Spark."""
     REACHED.wait(30)
     lake.queries.cancel(query_id)
 
 
 BESIDE = f"SELECT stddev(x) AS s FROM {PEOPLE}"
-"""A question that the hot engine does not answer."""
+"""A query that the hot engine does not answer."""
 
 
 @pytest.mark.parametrize(
@@ -508,7 +508,7 @@ def test_a_query_of_a_closed_lake_is_unavailable(lake: Lake):
 
 
 def test_a_lake_is_closed_at_once_after_ctrl_c_while_spark_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch):
-    """A start hears no interrupt. Ctrl-C has waited for it once already."""
+    """A starting Spark ignores interrupts. Ctrl-C has already waited for it once."""
     goes_on = threading.Event()
 
     def start(_sessions: LakeSessions, _server: object) -> None:

@@ -24,7 +24,7 @@ print(admit("SELECT 1 AS a").normalised, sqlglot.parser.__file__)
 
 
 def overlay(folder: Path) -> Path:
-    """Lay sqlglot's source below a folder, with compiled modules beside it that cannot be loaded."""
+    """Write sqlglot's source to a folder, with compiled modules that cannot be loaded."""
     [installed] = sqlglot.__path__
     for path in Path(installed).rglob("*.py"):
         copy = folder / "sqlglot" / path.relative_to(installed)

@@ -218,7 +218,7 @@ def test_standard_error_of_an_ended_child_is_dropped(capfd: pytest.CaptureFixtur
 
 
 def test_a_process_that_ends_its_children_while_a_jvm_starts_still_writes(capfd: pytest.CaptureFixture[str]):
-    """An interrupt reaches the main thread while another thread starts the JVM, and the command reports it."""
+    """An interrupt reaches the main thread while another thread starts the JVM; the command reports it."""
     earlier = jvm.children()
     with jvm.filtered_stderr():
         jvm.end_children(spared=earlier)

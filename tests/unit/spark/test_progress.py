@@ -18,7 +18,7 @@ class Stage:
 
 @dataclass
 class FakeConnectSession:
-    """Keeps handlers as a Connect session does."""
+    """Stores handlers as a Connect session does."""
 
     handlers: list[Any] = field(default_factory=list)
 
@@ -33,7 +33,7 @@ FakeConnectSession.__module__ = "pyspark.sql.connect.session"
 
 
 class ClassicSession:
-    """Has no handlers to keep."""
+    """A session without handlers."""
 
 
 def test_progress_adds_up_the_stages_and_ends_with_the_block():

@@ -1,4 +1,4 @@
-"""The Python daemons of a Spark server are found below it and ended, and nothing else is."""
+"""The Python daemons of a Spark server are found below it and ended; no other process is."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Scratch folders: private, of one process each, and removed after its end."""
+"""Scratch folders: private, each for one process, and removed after its end."""
 
 import os
 import stat

@@ -21,7 +21,7 @@ from siltstone.host.file_lock import open_locked
 from siltstone.query.cancellation import ActiveQueries, ActiveQuery
 from siltstone.query.gate.admit import admit
 from siltstone.query.spark_executor import SparkQuery
-from siltstone.spark import shared_server as shared_spark
+from siltstone.spark import shared_server
 from siltstone.spark.connect_server import THREADS_SECONDS, ConnectServer
 from siltstone.spark.scratch import Scratch
 from siltstone.spark.server_daemon import ServerDaemon
@@ -50,7 +50,7 @@ RUNNING = RunningServer(port=1, token="t" * 64, started_at="2026-11-16T00:00:00+
 
 
 class Ticking:
-    """A clock that passes only in sleeps; each sleep triggers the next action."""
+    """A clock that advances only in sleeps; each sleep triggers the next action."""
 
     def __init__(self, *happenings: Callable[[], object]) -> None:
         self._passed_seconds = 0.0
@@ -75,7 +75,7 @@ class FakeServer:
 
     lives: bool = True
     python: int = 0
-    """How many Python processes its sessions have left."""
+    """Number of Python processes that its sessions have left."""
 
     def alive(self) -> bool:
         return self.lives
@@ -97,7 +97,7 @@ class FakeServer:
     listed: int = 0
     """Number of requests for its threads."""
     slow: int = 0
-    """So often it does not list its threads in time."""
+    """Number of requests for threads that it does not answer in time."""
 
     def has_threads(self, names: Sequence[str], *, clock: object) -> bool | None:
         self.listed += clock is not None
@@ -150,7 +150,7 @@ def test_other_settings_share_the_server_folder():
 
 def test_each_setting_of_spark_decides_on_the_folder_or_does_not_change_the_jvm():
     of_spark = {field.name for field in fields(Settings) if field.name.startswith("spark")}
-    assert of_spark - {"spark_remote", "spark_shared", "spark_idle_minutes"} < set(shared_spark.DECIDING_SETTINGS)
+    assert of_spark - {"spark_remote", "spark_shared", "spark_idle_minutes"} < set(shared_server.DECIDING_SETTINGS)
 
 
 def test_another_java_or_configuration_has_another_folder():
@@ -163,7 +163,7 @@ def test_another_java_or_configuration_has_another_folder():
 def test_a_version_with_other_files_has_another_folder():
     files = [CLIENTS_LOCK, DAEMON_LOCK, START_LOCK, STATE_FILE]
     known = {2: ["clients.lock", "daemon.lock", "start.lock", "server.json"]}  # in format 1 the daemon held keeper.lock
-    assert files == known[FORMAT]  # else two daemons would serve one folder, and each replace the state of the other
+    assert files == known[FORMAT]  # else two daemons would serve one folder, and replace each other's state
 
 
 def test_a_server_folder_is_for_its_owner_only(tmp_path: Path):
@@ -335,7 +335,7 @@ def test_queries_and_jobs_have_servers_of_their_own():
 
 
 def suspect(place: Path, operation: str, *, port: int = RUNNING.port) -> Path:
-    """Report an operation, long enough ago."""
+    """Report an operation in a file with an old modification time."""
     found = write_suspect(place, port=port, operations=[operation])
     os.utime(found, (0, 0))
     return found
@@ -392,7 +392,7 @@ while True:
     print("ready", flush=True)
     signal.sigwait({signal.SIGQUIT})
 """
-"""Answers nothing to the signal that asks for threads; the test writes the answer."""
+"""Ignores the signal that requests a thread dump; the test writes the answer."""
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_a_list_of_threads_that_comes_late_and_in_pieces_is_waited_for(
     assert server.has_threads(["opId=a1"], clock=clock) is None
     assert server.has_threads(["opId=a1"], clock=Ticking(lambda: write('" daemon\nJNI global refs: 5\n'))) is True
     assert slow_jvm.stdout is not None
-    assert slow_jvm.stdout.readline() == b"ready\n"  # two signals that wait at once are one
+    assert slow_jvm.stdout.readline() == b"ready\n"  # two equal signals that wait at once count as one
     answer = "Full thread dump:\n" + '"main"\nJNI global refs: 5\n'
     assert server.has_threads(["opId=a1"], clock=Ticking(lambda: write(answer))) is False
     assert slow_jvm.stdout.readline() == b"ready\n"
@@ -440,7 +440,7 @@ def test_a_list_of_threads_that_comes_late_and_in_pieces_is_waited_for(
 
 
 class DeafSession:
-    """Stands for a session of Spark Connect whose operation hears no interrupt."""
+    """Stands for a session of Spark Connect whose operation ignores interrupts."""
 
     def __init__(self) -> None:
         self._new = ["a1"]
@@ -472,7 +472,10 @@ CANCELLED = "[OPERATION_CANCELED] Operation has been canceled."
     ids=["ended", "channel closed", "session closed", "abandoned"],
 )
 def test_a_report_is_taken_back_only_if_the_query_has_ended(place: Path, error: Exception, left: int):
-    """A process that gives up a query and ends closes its session first, and so hears at once of a query that works on."""
+    """A process that gives up a query and ends closes its session first.
+
+    Its call then fails at once, although the query may still run.
+    """
     session: Any = DeafSession()
     member = SharedServerHandle(open_locked(place / CLIENTS_LOCK, shared=True), RUNNING, place)
     members()[session] = member
@@ -513,4 +516,4 @@ def test_the_log_of_the_server_before_is_kept(tmp_path: Path):
     (shared.folder / LOG_FILE).write_text("old\n")
     with pytest.raises(Unavailable):
         shared.join()
-    assert (shared.folder / shared_spark.PREVIOUS_LOG).read_text() == "old\n"
+    assert (shared.folder / shared_server.PREVIOUS_LOG).read_text() == "old\n"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from siltstone.dataset.load.csv_options import csv_form
 from siltstone.dataset.load.row_validation import line_of
 from siltstone.errors import InvalidRequest
-from siltstone.spark_tasks import csv_rows as csv_worker
+from siltstone.spark_tasks import csv_rows
 from siltstone.spark_tasks.csv_rows import PLAIN, START, CsvForm, CsvJob
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD
 from siltstone.spark_tasks.text_columns import quick_column
@@ -37,7 +37,7 @@ def read(*lines: bytes | str, form: CsvForm = PLAIN, schema: pa.Schema = SCHEMA,
     )
     job = CsvJob(schema=schema, rules=dict.fromkeys(schema.names, "does not fit"), form=form)
     half = len(lines) // 2
-    work = csv_worker.in_tasks(job)(iter([batch.slice(0, half), batch.slice(half)]))
+    work = csv_rows.in_tasks(job)(iter([batch.slice(0, half), batch.slice(half)]))
     return [row for part in work for row in part.to_pylist()]
 
 
@@ -69,14 +69,14 @@ def test_blank_lines_are_skipped_and_each_row_needs_a_field_per_column():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('"open,1,1', csv_worker.UNCLOSED),
+        ('"open,1,1', csv_rows.UNCLOSED),
         ('"a"b,1,1', "expected after"),
-        ('y",1,1', csv_worker.STRAY),
-        ('a"b"c,1,1', csv_worker.STRAY),
-        (' "a",1,1', csv_worker.STRAY),
-        ('a"b,1,"x', csv_worker.UNCLOSED),
-        ('"a"b,1,"x', csv_worker.UNCLOSED),
-        (b'"Z\xfcrich,1,1', csv_worker.UNCLOSED),
+        ('y",1,1', csv_rows.STRAY),
+        ('a"b"c,1,1', csv_rows.STRAY),
+        (' "a",1,1', csv_rows.STRAY),
+        ('a"b,1,"x', csv_rows.UNCLOSED),
+        ('"a"b,1,"x', csv_rows.UNCLOSED),
+        (b'"Z\xfcrich,1,1', csv_rows.UNCLOSED),
         (b"Z\xfcrich,1,1", "UTF-8 (invalid start byte at byte 1)"),
         ("a,1.5,1", "column 'n': '1.5' does not fit"),
         ("a,0x1F,1", "column 'n': '0x1F' does not fit"),
@@ -98,7 +98,7 @@ def test_a_line_that_does_not_fit_has_a_reason_and_its_neighbours_are_read(line:
 
 def test_a_field_over_three_lines_leaves_the_reason_that_refuses_the_load():
     rows = read("id,n,x", '"first', "middle,1,1", 'last",2,2', 'b,3,"3"')
-    assert reasons(rows) == [csv_worker.UNCLOSED, None, csv_worker.STRAY, None]
+    assert reasons(rows) == [csv_rows.UNCLOSED, None, csv_rows.STRAY, None]
 
 
 @pytest.mark.parametrize("quote", ['"', "'", "^", "]", "\\", "-"])
@@ -111,7 +111,7 @@ def test_quotes_around_fields_and_doubled_inside_are_well_formed(delimiter: str,
     bad = delimiter.join([f"a{quote}b", "1", "2"])
     rows = read(delimiter.join(["id", "n", "x"]), good, good + "\r", bad, form=form)
     assert ids(rows) == [f"a{quote}{delimiter}b"] * 2 + [None]
-    assert reasons(rows) == [None, None, csv_worker.STRAY]
+    assert reasons(rows) == [None, None, csv_rows.STRAY]
 
 
 def test_every_csv_option_is_applied():

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.delta.parquet import bloom_columns, writer_options
-from siltstone.spark_tasks import fold as worker
-from siltstone.spark_tasks import io as task_files
+from siltstone.spark_tasks import fold, io
 from siltstone.spark_tasks.io import Target, UnsortedFile, packed, with_dictionary
 
 DAY = datetime.date(2026, 1, 1)
@@ -46,9 +45,9 @@ def changes(of: pa.Schema, keys: Sequence[tuple[Any, ...]], ops: Sequence[str], 
     return table.append_column("_op", pa.array(ops, pa.string()))
 
 
-def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> worker.FoldJob:
+def job(of: pa.Schema, folder: Path, *, row_group_rows: int = 1000) -> fold.FoldJob:
     key = tuple(of.names[:-2])
-    return worker.FoldJob(
+    return fold.FoldJob(
         target=target(of, folder, row_group_rows=row_group_rows), defaults={}, key=key, op="_op", upsert="U"
     )
 
@@ -98,18 +97,18 @@ def test_changes_are_applied_to_a_file_whatever_the_batch_size(
     new = [(make(n),) for n in sorted(changed)]
     ops = [changed[n] for n in sorted(changed)]
     pq.write_table(rows(of, old, 1), folder / "in.parquet", row_group_size=7)
-    task = worker.Task(
+    task = fold.Task(
         inputs=(str(folder / "in.parquet"),),
         changes=packed(changes(of, new, ops)),
         rows_per_file=rows_per_file,
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(worker, "PIECE_ROWS", piece)
-        patched.setattr(task_files, "PIECE_ROWS", piece)
-        found = worker.matching_keys(
+        patched.setattr(fold, "PIECE_ROWS", piece)
+        patched.setattr(io, "PIECE_ROWS", piece)
+        found = fold.matching_keys(
             str(folder / "in.parquet"), packed(changes(of, new, ops).select(["k0"])), verify=True
         )
-        names = worker.rewrite(task, job(of, folder), prefix="out")
+        names = fold.rewrite(task, job(of, folder), prefix="out")
     assert [new[n] for n in found] == [key for key in new if key in old]
     wanted = expected(old, new, ops)
     if not wanted:
@@ -124,12 +123,12 @@ def test_composite_keys_are_ordered_column_by_column(tmp_path: Path) -> None:
     every = list(itertools.product("ab", [decimal.Decimal(1), decimal.Decimal("2.5")], [False, True]))
     old, new = every[::2], every[1:6]
     pq.write_table(rows(of, old, 1), tmp_path / "in.parquet")
-    task = worker.Task(
+    task = fold.Task(
         inputs=(str(tmp_path / "in.parquet"),),
         changes=packed(changes(of, new, ["U", "T", "U", "U", "T"])),
         rows_per_file=100,
     )
-    names = worker.rewrite(task, job(of, tmp_path), prefix="out")
+    names = fold.rewrite(task, job(of, tmp_path), prefix="out")
     assert values(rewritten(tmp_path, names)) == expected(old, new, ["U", "T", "U", "U", "T"])
 
 
@@ -137,33 +136,33 @@ def test_several_files_become_one_in_key_order(tmp_path: Path) -> None:
     of = schema(pa.int64())
     for number in range(3):
         pq.write_table(rows(of, [(n,) for n in range(number, 30, 3)], 1), tmp_path / f"{number}.parquet")
-    task = worker.Task(
+    task = fold.Task(
         inputs=tuple(str(tmp_path / f"{number}.parquet") for number in range(3)),
         changes=packed(changes(of, [(5,), (99,)], ["T", "U"])),
         rows_per_file=100,
     )
-    names = worker.rewrite(task, job(of, tmp_path), prefix="out")
+    names = fold.rewrite(task, job(of, tmp_path), prefix="out")
     assert len(names) == 1
     assert values(rewritten(tmp_path, names)) == expected([(n,) for n in range(30)], [(5,), (99,)], ["T", "U"])
 
 
 def test_new_keys_alone_become_a_file(tmp_path: Path) -> None:
     of = schema(pa.int64())
-    task = worker.Task(inputs=(), changes=packed(changes(of, [(1,), (2,)], "UU")), rows_per_file=100)
-    assert values(rewritten(tmp_path, worker.rewrite(task, job(of, tmp_path), prefix="o"))) == [(1, 2), (2, 2)]
+    task = fold.Task(inputs=(), changes=packed(changes(of, [(1,), (2,)], "UU")), rows_per_file=100)
+    assert values(rewritten(tmp_path, fold.rewrite(task, job(of, tmp_path), prefix="o"))) == [(1, 2), (2, 2)]
 
 
 def test_row_groups_are_whole_and_files_have_our_parquet_options(tmp_path: Path) -> None:
     of = schema(pa.int64())
     pq.write_table(rows(of, [(n,) for n in range(5000)], 1), tmp_path / "in.parquet")
-    task = worker.Task(
+    task = fold.Task(
         inputs=(str(tmp_path / "in.parquet"),),
         changes=packed(changes(of, [(n,) for n in range(5000, 5100)], "U" * 100)),
         rows_per_file=3500,
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(task_files, "PIECE_ROWS", 700)
-        names = worker.rewrite(task, job(of, tmp_path), prefix="out")
+        patched.setattr(io, "PIECE_ROWS", 700)
+        names = fold.rewrite(task, job(of, tmp_path), prefix="out")
     files = [pq.ParquetFile(tmp_path / name).metadata for name in names]
     groups = [[file.row_group(n).num_rows for n in range(file.num_row_groups)] for file in files]
     assert groups == [[1000, 1000, 1000, 500], [1000, 600]]
@@ -180,26 +179,26 @@ def test_only_values_that_repeat_get_a_dictionary() -> None:
 
 @pytest.mark.parametrize("ids", [[1, 3, 2], [1, 2, 2], [3, 4, 1, 2]])
 def test_a_file_that_is_not_sorted_is_refused(tmp_path: Path, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PIECE_ROWS", 2)
+    monkeypatch.setattr(fold, "PIECE_ROWS", 2)
     pq.write_table(pa.table({"k0": ids}), tmp_path / "in.parquet")
     with pytest.raises(UnsortedFile, match=r"in\.parquet"):
-        worker.matching_keys(str(tmp_path / "in.parquet"), packed(pa.table({"k0": [9]})), verify=True)
+        fold.matching_keys(str(tmp_path / "in.parquet"), packed(pa.table({"k0": [9]})), verify=True)
 
 
 def test_wide_rows_are_written_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_files, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(io, "PIECE_BYTES", 100_000)
     of = schema(pa.string())
     pq.write_table(rows(of, [(f"{n:04d}" * 1000,) for n in range(200)], 1), tmp_path / "in.parquet")
-    task = worker.Task(
+    task = fold.Task(
         inputs=(str(tmp_path / "in.parquet"),),
         changes=packed(changes(of, [("0007" * 1000,)], "T")),
         rows_per_file=1000,
     )
-    names = worker.rewrite(task, job(of, tmp_path), prefix="out")
+    names = fold.rewrite(task, job(of, tmp_path), prefix="out")
     assert rewritten(tmp_path, names).num_rows == 199
     assert pq.ParquetFile(tmp_path / names[0]).metadata.num_row_groups > 3
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        worker.matching_keys(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})), verify=True)
+        fold.matching_keys(str(tmp_path / "none.parquet"), packed(pa.table({"k0": [1]})), verify=True)

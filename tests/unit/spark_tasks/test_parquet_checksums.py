@@ -91,7 +91,7 @@ def test_any_reader_reads_a_file_with_checksums_and_adding_them_twice_changes_no
 
 @contextmanager
 def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size, as on a disk that is nearly full."""
+    """Limit the size of every file, as on a disk that is nearly full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:

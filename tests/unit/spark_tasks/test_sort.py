@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.delta.parquet import writer_options
-from siltstone.spark_tasks import sort as arrange_worker
+from siltstone.spark_tasks import sort
 from siltstone.spark_tasks.io import Target, packed, unpacked
 from tests.support.internals import sample_bounds
 from tests.unit.spark_tasks.test_fold import KEYS
@@ -24,7 +24,7 @@ BAD = "_is_bad"
 
 
 def rows_of(kinds: Sequence[str], numbers: Sequence[int]) -> pa.Table:
-    """Rows whose key has a column of each kind; the first has few values if there are more."""
+    """Return rows whose key has a column of each kind; if there are several, the first has few distinct values."""
     columns: dict[str, Any] = {}
     for at, kind in enumerate(kinds):
         arrow, make = KEYS[kind]
@@ -39,21 +39,19 @@ def batches_of(table: pa.Table, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def arrange_all(parts: Sequence[pa.Table], key: tuple[str, ...], folder: Path, *, wanted: int, files: int) -> list[Any]:
-    """Sample, spread and gather, as the driver does it; return what each gathering task says."""
+    """Sample, spread and gather, as the driver does it; return the result of each gathering task."""
     sample = [
         (row["rows"], unpacked(row["keys"]))
         for part in parts
-        for answer in arrange_worker.sampler()(batches_of(part.select(list(key)), 7))
+        for answer in sort.sampler()(batches_of(part.select(list(key)), 7))
         for row in answer.to_pylist()
     ]
     bounds = sample_bounds(sample, key, wanted)
-    job = arrange_worker.Spreading(folder=str(folder), key=key, bounds=packed(bounds), bad=BAD)
+    job = sort.Spreading(folder=str(folder), key=key, bounds=packed(bounds), bad=BAD)
     sorted_runs = [
         row
         for part in parts
-        for answer in arrange_worker.spreader(job)(
-            batches_of(part.append_column(BAD, pa.array([False] * part.num_rows)), 7)
-        )
+        for answer in sort.spreader(job)(batches_of(part.append_column(BAD, pa.array([False] * part.num_rows)), 7))
         for row in answer.to_pylist()
     ]
     counts = np.sum([np.frombuffer(row["counts"], "<i8") for row in sorted_runs], axis=0).tolist()
@@ -61,16 +59,14 @@ def arrange_all(parts: Sequence[pa.Table], key: tuple[str, ...], folder: Path, *
     target = Target(
         schema=schema, folder=str(folder), options=writer_options(schema, key), row_group_rows=10, durable=False
     )
-    gathering = arrange_worker.Gathering(
+    gathering = sort.Gathering(
         target=target, key=key, runs=tuple(str(folder / row["name"]) for row in sorted_runs), ranges=len(counts)
     )
     edges = [len(counts) * number // files for number in range(files + 1)]
     shares = [
-        arrange_worker.Share(low=a, high=b, rows=sum(counts[a:b]))
-        for a, b in itertools.pairwise(edges)
-        if sum(counts[a:b])
+        sort.Share(low=a, high=b, rows=sum(counts[a:b])) for a, b in itertools.pairwise(edges) if sum(counts[a:b])
     ]
-    work = arrange_worker.gatherer(shares, gathering)
+    work = sort.gatherer(shares, gathering)
     return [work(number).decode() for number in range(len(shares))]
 
 
@@ -83,7 +79,7 @@ def test_rows_come_out_once_and_in_the_order_of_their_keys(kinds: list[str], dat
     held = data.draw(st.sampled_from([5, 1_000_000]))
     key = tuple(f"k{at}" for at in range(len(kinds)))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrange_worker, "SPREAD_ROWS", held)
+        patched.setattr(sort, "SPREAD_ROWS", held)
         shares = [numbers[at::parts] for at in range(parts) if numbers[at::parts]]
         tables = [rows_of(kinds, share) for share in shares]
         wanted = data.draw(st.integers(1, 9))
@@ -107,20 +103,20 @@ def test_a_repeated_key_is_noticed_wherever_its_rows_are(kinds: list[str], tmp_p
 def test_a_bad_row_is_noticed_and_all_batches_are_taken(tmp_path: Path) -> None:
     rows = rows_of(["long"], range(30)).append_column(BAD, pa.array([number == 3 for number in range(30)]))
     bounds = rows.select(["k0"]).slice(10, 1)
-    job = arrange_worker.Spreading(folder=str(tmp_path), key=("k0",), bounds=packed(bounds), bad=BAD)
+    job = sort.Spreading(folder=str(tmp_path), key=("k0",), bounds=packed(bounds), bad=BAD)
     given_batches = batches_of(rows, 10)
-    (answer,) = arrange_worker.spreader(job)(given_batches)
+    (answer,) = sort.spreader(job)(given_batches)
     assert answer.column("clean").to_pylist() == [False]
     assert next(given_batches, None) is None
 
 
 def test_a_sample_is_small_and_counts_all_rows() -> None:
     count = 100_000
-    (answer,) = arrange_worker.sampler()(batches_of(pa.table({"k0": np.arange(count)}), 10_000))
+    (answer,) = sort.sampler()(batches_of(pa.table({"k0": np.arange(count)}), 10_000))
     (row,) = answer.to_pylist()
     keys = unpacked(row["keys"]).column("k0").to_numpy()
     assert row["rows"] == count
-    assert arrange_worker.SAMPLE_KEYS // 4 < len(keys) <= arrange_worker.SAMPLE_KEYS
+    assert sort.SAMPLE_KEYS // 4 < len(keys) <= sort.SAMPLE_KEYS
     assert abs(keys.mean() - count / 2) < count / 20
 
 
@@ -147,10 +143,10 @@ WANTED = pa.schema(
 
 
 def read(path: Path, *, parts: int = 1, bad: str | None = BAD, schema: pa.Schema = WANTED) -> pa.Table:
-    reading = arrange_worker.Reading(schema=schema, required=("id",), key=("id",), max_key_bytes=10, bad=bad)
-    shares = [[arrange_worker.FilePart(path=str(path), number=number, of=parts)] for number in range(parts)]
+    reading = sort.Reading(schema=schema, required=("id",), key=("id",), max_key_bytes=10, bad=bad)
+    shares = [[sort.FilePart(path=str(path), number=number, of=parts)] for number in range(parts)]
     numbers = iter([pa.RecordBatch.from_pydict({"id": [number]}) for number in range(parts)])
-    return pa.Table.from_batches(list(arrange_worker.over_files(lambda rows: rows, shares, reading)(numbers)))
+    return pa.Table.from_batches(list(sort.over_files(lambda rows: rows, shares, reading)(numbers)))
 
 
 def test_narrower_columns_are_widened_and_missing_ones_are_null(tmp_path: Path) -> None:

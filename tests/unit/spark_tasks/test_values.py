@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from siltstone.cli.render import plain, write_csv
 from siltstone.dataset.write.row_conversion import to_table
 from siltstone.errors import InvalidRequest
-from siltstone.spark_tasks import csv_rows as csv_worker
-from siltstone.spark_tasks import json_rows as json_worker
+from siltstone.spark_tasks import csv_rows, json_rows
 from siltstone.spark_tasks.csv_rows import PLAIN, START, CsvForm, CsvJob
 from siltstone.spark_tasks.json_rows import FILE, TEXT, UNREAD, JsonJob
 from siltstone.spark_tasks.values import accepted, outside_years, read_json
@@ -44,7 +43,7 @@ def from_json(text: str, kind: pa.DataType) -> pa.RecordBatch:
     job = JsonJob(schema=schema, rules={"c": f"is wrong. Accepted: {accepted(kind)}"}, whole=False)
     lines = [f'{{"c": {text}}}'.encode()]
     batch = pa.RecordBatch.from_arrays([pa.array(lines, pa.binary()), pa.array(["f"])], names=[TEXT, FILE])
-    [found] = json_worker.in_tasks(job)(iter([batch]))
+    [found] = json_rows.in_tasks(job)(iter([batch]))
     return found
 
 
@@ -55,7 +54,7 @@ def from_csv(lines: list[str], schema: pa.Schema, form: CsvForm = PLAIN, *, star
     batch = pa.RecordBatch.from_arrays(
         [texts, pa.array(["f"] * len(lines)), pa.array([start] * len(lines))], names=[TEXT, FILE, START]
     )
-    work = csv_worker.in_tasks(CsvJob(schema=schema, rules=rules, form=form))
+    work = csv_rows.in_tasks(CsvJob(schema=schema, rules=rules, form=form))
     return pa.Table.from_batches(work(iter([batch]))).combine_chunks().to_batches()[0]
 
 
@@ -270,7 +269,7 @@ KEYS = [pa.string(), pa.int64(), pa.date32(), ZONED, pa.decimal128(5, 0), pa.boo
 
 
 def typed(depth: int = 2) -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
-    """A type with values of it."""
+    """A type with its values."""
     scalars = st.sampled_from(list(SCALARS.items()))
     if not depth:
         return scalars
@@ -395,7 +394,7 @@ def test_pandas_values_are_neither_cut_nor_taken_for_numbers(kind: pa.DataType, 
     [
         (pa.int64(), np.timedelta64(5, "ns")),
         (pa.list_(pa.int64()), np.array(["1970-01-01T00:00:00.000000005"], dtype="datetime64[ns]")),
-        (pa.binary(), "YWJ="),  # ends in bits that stand for nothing
+        (pa.binary(), "YWJ="),  # the trailing bits are unused
     ],
 )
 def test_a_value_that_only_looks_like_another_is_refused(kind: pa.DataType, value: object):
