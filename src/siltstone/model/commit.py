@@ -16,6 +16,7 @@ class CommitKind(StrEnum):
     FOLD = "fold"
     PRUNE = "prune"
     SQUASH = "squash"
+    ROLL_UP = "roll_up"
     CLUSTER = "cluster"
     REGISTER = "register"
     LEASE = "lease"
@@ -33,12 +34,12 @@ class CommitKind(StrEnum):
     @property
     def moves_rows_only(self) -> bool:
         """True if the rows of the table stay the same, so that followers can skip the commit."""
-        return self in (CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.CLUSTER)
+        return self in (CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.ROLL_UP, CommitKind.CLUSTER)
 
     @property
     def rewrites_rows(self) -> bool:
         """True if rows of other files are rewritten, so that a missing column would be lost."""
-        return self in (CommitKind.FOLD, CommitKind.SQUASH, CommitKind.CLUSTER)
+        return self in (CommitKind.FOLD, CommitKind.SQUASH, CommitKind.ROLL_UP, CommitKind.CLUSTER)
 
     @property
     def is_compaction(self) -> bool:

@@ -103,7 +103,7 @@ def test_a_plan_that_drops_everything_it_touches_writes_nothing():
 
 def test_kinds_of_commits_say_what_they_are():
     movers = {kind for kind in CommitKind if kind.moves_rows_only}
-    assert movers == {CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.CLUSTER}
+    assert movers == {CommitKind.PRUNE, CommitKind.SQUASH, CommitKind.ROLL_UP, CommitKind.CLUSTER}
     blind = {kind for kind in CommitKind if not kind.is_compaction}
     assert blind >= {CommitKind.APPEND, CommitKind.REGISTER}
     assert not blind & {CommitKind.FOLD, CommitKind.FIRST_LOAD, *movers}

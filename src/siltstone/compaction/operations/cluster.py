@@ -51,7 +51,7 @@ TEXT_CHARS: Final = 64
 
 
 def cluster(
-    spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
+    spark: "SparkSession", store: Store, spec: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
     """Run one planned clustering, by the columns of the plan; default: the dataset's columns. See `rewrite`."""
     if not store.spec.is_log:
@@ -59,15 +59,15 @@ def cluster(
 
     def write(taken: Sequence[DataFile], folder: str) -> None:
         rows = scan(spark, store, store.base_schema, [store.base.path / file.path for file in taken])
-        names = _order(store, planned.by)
+        names = _order(store, spec.by)
         values = [comparable(store.schema.field(name)) for name in names]
         positioned = rows.withColumn(POSITION, _position(rows, values, count=sum(file.rows for file in taken)))
-        order, files = [POSITION, *names], max(1, planned.files_after)
+        order, files = [POSITION, *names], max(1, spec.files_after)
         divided = positioned.coalesce(1) if files == 1 else positioned.repartitionByRange(files, *order)
         ordered = divided.sortWithinPartitions(*order).drop(POSITION)
         write_frame(ordered, store.base.path, folder, schema=store.base_schema, key=store.spec.found_by)
 
-    return rewrite(spark, store, planned, write, mark=CLUSTERED, epoch=epoch, job=job)
+    return rewrite(spark, store, spec, write, mark=CLUSTERED, epoch=epoch, job=job)
 
 
 def whole_base(store: Store, *, by: Sequence[str] = ()) -> list[JobSpec]:

@@ -141,13 +141,13 @@ class DatasetMaintenance:
         """Merge small change files, if there are enough of them."""
         return squash(store.current(), many=many, dry_run=dry_run, epoch=epoch, job=job)
 
-    def roll_up(self, store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def roll_up(self, store: Store, spec: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Merge small files of a period of a log, as planned."""
-        return roll_up(self._spark(), store.current(), planned, epoch=epoch, job=job)
+        return roll_up(self._spark(), store.current(), spec, epoch=epoch, job=job)
 
-    def cluster(self, store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
+    def cluster(self, store: Store, spec: JobSpec, *, epoch: int | None = None, job: str = "") -> RollUpReport:
         """Sort the rows of a period of a log by several columns at once, as planned."""
-        return cluster(self._spark(), store.current(), planned, epoch=epoch, job=job)
+        return cluster(self._spark(), store.current(), spec, epoch=epoch, job=job)
 
     def cluster_all(self, store: Store, *, by: Sequence[str] = ()) -> list[RollUpReport]:
         """Sort the rows of every period of a log; default: by the dataset's own columns."""

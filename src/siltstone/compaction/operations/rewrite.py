@@ -60,7 +60,7 @@ def tier_of(path: str) -> str:
 def rewrite(
     spark: "SparkSession",
     store: Store,
-    planned: JobSpec,
+    spec: JobSpec,
     write: Write,
     *,
     mark: str,
@@ -79,11 +79,11 @@ def rewrite(
     started = store.clock.monotonic_seconds()
     snapshot = store.snapshot()
     live = {file.path: file for file in snapshot.base.files}
-    if gone := [entry.path for entry in planned.files if entry.path not in live]:
+    if gone := [entry.path for entry in spec.files if entry.path not in live]:
         raise Conflict(f"Dataset {store.name}: {gone[0]} is no longer live; another compaction was first. Plan again.")
-    taken = tuple(live[entry.path] for entry in planned.files)
+    taken = tuple(live[entry.path] for entry in spec.files)
     check_columns(store, snapshot)
-    clusters = planned.kind is JobKind.CLUSTER
+    clusters = spec.kind is JobKind.CLUSTER
     with spark_failures(store, snapshot, suspects=taken), writer_settings(spark), store.liveness_lock() as owner:
         folder = f"{attempt_folder(owner.owner, 0)}/{mark}"
         with discarding(store, owner.owner), disk_failures(store):
@@ -93,10 +93,10 @@ def rewrite(
                 check_readable(store, taken, error=error)
                 raise
             reach("cluster.after_write") if clusters else reach("roll_up.after_write")
-            written = _verified(store, planned, taken, folder, names)
+            written = _verified(store, spec, taken, folder, names)
             outputs = manifest(store.base.path, written)
         commit = Commit(
-            kind=CommitKind.CLUSTER,
+            kind=CommitKind.CLUSTER if clusters else CommitKind.ROLL_UP,
             plan_version=snapshot.base.version,
             adds=written,
             removes=taken,
@@ -110,8 +110,8 @@ def rewrite(
     store.note_commit(store.base, committed.version)
     return RollUpReport(
         dataset=str(store.name),
-        tier=planned.lane,
-        period=planned.period,
+        tier=spec.lane,
+        period=spec.period,
         files_removed=len(taken),
         files_added=len(written),
         rows=sum(file.rows for file in taken),
@@ -132,6 +132,6 @@ def _verified(
         check_readable(store, taken)
         raise Corruption(
             f"Dataset {store.name}: the {job.lane} job wrote {rows} rows and should have written {expected}; nothing was "
-            "committed."
+            "committed. Check the disk, and run the job again."
         )
     return tuple(replace(file, partition=partition) for file in files)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def roll_up(
-    spark: "SparkSession", store: Store, planned: JobSpec, *, epoch: int | None = None, job: str = ""
+    spark: "SparkSession", store: Store, spec: JobSpec, *, epoch: int | None = None, job: str = ""
 ) -> RollUpReport:
     """Run one planned roll-up; see `rewrite`."""
-    files = max(1, planned.files_after)
+    files = max(1, spec.files_after)
 
     def write(taken: Sequence[DataFile], folder: str) -> list[str] | None:
         try:
@@ -43,4 +43,4 @@ def roll_up(
             write_frame(ordered, store.base.path, folder, schema=store.base_schema, key=store.spec.found_by)
         return names
 
-    return rewrite(spark, store, planned, write, mark=f"{TIER_FOLDER}{planned.lane}", epoch=epoch, job=job)
+    return rewrite(spark, store, spec, write, mark=f"{TIER_FOLDER}{spec.lane}", epoch=epoch, job=job)

@@ -139,12 +139,12 @@ def _overtaken(store: Store) -> Conflict:
     )
 
 
-def _replace(store: Store, planned: Commit, *, above: int = 0) -> tuple[DataFile, tuple[OutputFile, ...]]:
+def _replace(store: Store, commit: Commit, *, above: int = 0) -> tuple[DataFile, tuple[OutputFile, ...]]:
     """Write the rows with sequences `above` into a new file, and commit it in place of the removed ones."""
     with store.liveness_lock() as owner:
         relative = squashed_file(owner.owner)
-        written = _staged(store, planned.removes, relative, above=above)
-        commit = replace(planned, adds=(written,))
+        written = _staged(store, commit.removes, relative, above=above)
+        commit = replace(commit, adds=(written,))
         outputs = manifest(store.changes.path, commit.adds)
         try:
             committed = store.changes.commit(lambda _: commit)
