@@ -311,7 +311,7 @@ REFUSED = {
     "SELECT * FROM range(a)": ("line 1, column 15",),
     "SELECT * FROM range(1, 9, 0)": ("0",),
     "INSERT INTO a.b.c VALUES (1)": ("INSERT", "line 1, column 1", "Dataset.upsert", "silt append"),
-    "UPDATE a.b.c SET x = 1": ("UPDATE", "line 1, column 1", "silt upsert", "Dataset.upsert"),
+    "UPDATE a.b.c SET x = 1": ("UPDATE", "line 1, column 1", "silt update", "Dataset.update"),
     "DELETE FROM a.b.c": ("DELETE", "silt tombstone", "Dataset.tombstone"),
     "MERGE INTO a.b.c USING x": ("MERGE", "silt upsert"),
     "CREATE TABLE a.b.c (x INT)": ("CREATE", "silt create", "Lake.create"),

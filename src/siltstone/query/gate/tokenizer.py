@@ -76,9 +76,10 @@ INSTEAD: Final = {
     "TRUNCATE": "Hide rows with silt tombstone, or drop the dataset with silt drop.",
     **dict.fromkeys(("CLUSTER", "DISTRIBUTE"), "Rows come in the order of ORDER BY."),
     **dict.fromkeys(
-        ("MERGE", "OVERWRITE", "UPDATE"),
+        ("MERGE", "OVERWRITE"),
         "Write rows with silt upsert or Dataset.upsert, which replaces those with the same key.",
     ),
+    "UPDATE": "Change columns of rows by key with silt update or Dataset.update.",
 }
 """Advice for some of the refused words."""
 
