@@ -522,7 +522,7 @@ def test_history_lists_what_each_commit_did(dataset: Dataset):
     entries = dataset.history()
     by_table: dict[str, list[str]] = {"changes": [], "base": []}
     for entry in entries:
-        by_table[entry.table].append(entry.what)
+        by_table[entry.table].append(entry.operation)
     assert by_table == {
         "changes": ["upsert", "prune", "tombstone", "upsert", "create"],
         "base": ["fold", "create"],
@@ -535,7 +535,7 @@ def test_history_lists_what_each_commit_did(dataset: Dataset):
     assert (fold.folded_to, fold.rows_added, fold.files_added, fold.rows_removed) == (2, 1, 1, 0)
     assert (prune.rows_removed, prune.files_removed) == (3, 2)
     assert prune.bytes_removed == first.bytes_added + tombstone.bytes_added > 0
-    assert upsert.who == first.who is not None
+    assert upsert.user == first.user is not None
     assert upsert.pid is not None
     assert upsert.engine == "siltstone"
     assert dataset.history(2) == entries[:2]
@@ -559,7 +559,7 @@ def test_history_after_a_purge_is_that_of_the_purge_alone(dataset: Dataset):
     fold_by_arrow(dataset)
     assert len(dataset.history()) == 7
     dataset.compact(purge=True)
-    assert [(entry.table, entry.what) for entry in dataset.history()] == [("base", "epoch"), ("changes", "prune")]
+    assert [(entry.table, entry.operation) for entry in dataset.history()] == [("base", "epoch"), ("changes", "prune")]
 
 
 def test_history_shows_a_foreign_commit_as_what_it_is(dataset: Dataset):
@@ -569,7 +569,7 @@ def test_history_shows_a_foreign_commit_as_what_it_is(dataset: Dataset):
     fold_by_arrow(dataset)
     write_deltalake(dataset.path / "base", people(3, start=100), mode="append")
     [newest, *_] = [entry for entry in dataset.history() if entry.table == "base"]
-    assert (newest.what, newest.foreign, newest.rows_added) == ("WRITE", True, 3)
+    assert (newest.operation, newest.foreign, newest.rows_added) == ("WRITE", True, 3)
     assert newest.engine is not None
     assert newest.engine.startswith("delta-rs")
     for refused in (

@@ -192,7 +192,7 @@ def test_history_names_the_commit_and_its_repair(root: Path):
     people = opened(root)
     delete_rows(people.path / "base")
     repair(parts_of(people).store)
-    entries = [(entry.what, entry.foreign) for entry in people.history() if entry.table == "base"]
+    entries = [(entry.operation, entry.foreign) for entry in people.history() if entry.table == "base"]
     assert entries[:2] == [("repair", False), ("DELETE", True)]
 
 

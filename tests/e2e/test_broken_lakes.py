@@ -408,7 +408,7 @@ def test_a_commit_of_another_program_is_reported_and_repaired(written: Path):
     [check] = [one for one in doctor.data["checks"] if one["name"] == "lake"]
     assert "DELETE" in check["finding"]
     history = silt("--lake", written, "--json", "history", PEOPLE)
-    assert [entry["what"] for entry in history.data if entry["foreign"]] == ["DELETE"]
+    assert [entry["operation"] for entry in history.data if entry["foreign"]] == ["DELETE"]
     before = of_users(written)
     listed = silt("--lake", written, "--json", "doctor", "--repair")
     assert (listed.code, of_users(written)) == (1, before), "without --yes nothing is changed"

@@ -383,12 +383,12 @@ def test_history_shows_commits_as_a_table_and_as_json(lake: Path):
     silt("--lake", lake, "upsert", PEOPLE, "--row", '{"id": "a"}', "--row", '{"id": "b"}')
     silt("--lake", lake, "tombstone", PEOPLE, "a", "--actor", "Grace Hopper")
     entries = silt("--lake", lake, "--json", "history", PEOPLE).data
-    assert [entry["what"] for entry in entries] == ["tombstone", "upsert", "create", "create"]
-    assert entries[1] | {"at": "", "pid": 0, "who": "", "bytes_added": 1} == {
+    assert [entry["operation"] for entry in entries] == ["tombstone", "upsert", "create", "create"]
+    assert entries[1] | {"at": "", "pid": 0, "user": "", "bytes_added": 1} == {
         "at": "",
         "table": "changes",
         "version": 1,
-        "what": "upsert",
+        "operation": "upsert",
         "first_sequence": 1,
         "last_sequence": 1,
         "folded_to": None,
@@ -399,7 +399,7 @@ def test_history_shows_commits_as_a_table_and_as_json(lake: Path):
         "files_removed": 0,
         "bytes_added": 1,
         "bytes_removed": 0,
-        "who": "",
+        "user": "",
         "pid": 0,
         "engine": "siltstone",
         "foreign": False,

@@ -287,7 +287,7 @@ def test_sql_export_and_time_travel_work_on_logs(lake: Lake, log: Dataset, tmp_p
     assert as_counter(DeltaTable(tmp_path / "out").to_pyarrow_table()) == as_counter(log.to_arrow())
     assert log.read(at=2).count() == log.to_arrow(at=2).num_rows == 8
     assert Counter(row["_op"] for row in log.changes(since=1).toArrow().to_pylist()) == {"D": 1, "A": 2}
-    assert [entry.what for entry in log.history()][:2] == ["append", "tombstone"]
+    assert [entry.operation for entry in log.history()][:2] == ["append", "tombstone"]
 
 
 def test_columns_added_to_a_log_are_folded(log: Dataset) -> None:

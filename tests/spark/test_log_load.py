@@ -102,7 +102,7 @@ def test_a_first_load_leaves_what_an_append_and_a_fold_leave(lake: Lake, tmp_pat
         assert held == sorted(held, key=lambda row: (row["visitor"], row["at"]))
         assert file["min"]["visitor"] is None
     assert as_counter(log.to_arrow()) == as_counter(log.read().toArrow()) == as_counter(rows)
-    assert log.history(1)[0].what == "first_load"
+    assert log.history(1)[0].operation == "first_load"
     assert store_of(log).base.pin(APP_CONTENT).transactions[APP_CONTENT] == 1
 
 

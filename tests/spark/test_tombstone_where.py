@@ -56,7 +56,7 @@ def test_the_history_calls_it_a_tombstone_and_knows_the_actor_after_a_purge(data
         dataset.tombstone(where="n = 7", actor="officer", reason="request 8")
     dataset.tombstone(where="city = 'Bern'", actor="dpo", reason="request 9")
     newest = dataset.history()[0]
-    assert (newest.what, newest.tombstones, newest.rows_added) == ("tombstone", 2, 2)
+    assert (newest.operation, newest.tombstones, newest.rows_added) == ("tombstone", 2, 2)
     dataset.compact(purge=True)
     records = [(one.actor, one.reason, one.keys, one.rows) for entry in dataset.history() for one in entry.audit]
     assert records == [("dpo", "request 9", 2, 2), ("officer", "request 8", 1, None)]

@@ -366,7 +366,7 @@ class HistoryEntry(_Plain):
     at: str
     table: str
     version: int | None
-    what: str
+    operation: str
     first_sequence: int | None
     last_sequence: int | None
     folded_to: int | None = None
@@ -377,7 +377,7 @@ class HistoryEntry(_Plain):
     files_removed: int = 0
     bytes_added: int = 0
     bytes_removed: int = 0
-    who: str | None = None
+    user: str | None = None
     pid: int | None = None
     engine: str | None = None
     foreign: bool = False

@@ -572,7 +572,7 @@ def test_a_restore_to_the_same_path_fences_earlier_jobs_and_followers(root: Path
     restored(to, root)
     after = store_of(people(root)).snapshot()
     assert (after.epoch > epoch + 1000, after.content > content) == (True, True)
-    assert people(root).history()[0].what == "restore"
+    assert people(root).history()[0].operation == "restore"
     with pytest.raises(Fenced):
         store.base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=epoch + 1000))
     with opened(root) as again:

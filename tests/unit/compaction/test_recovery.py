@@ -344,7 +344,7 @@ def test_a_job_whose_log_cannot_be_read_is_reported_until_it_can(
         report = again.recover()
         assert (report.completed, report.failed) == ((), ())
         assert [one.job for one in report.running] == [job.id]
-        assert {one.what for one in report.problems} == {f"job {job.id}", f"dataset {NAME}"}
+        assert {problem.subject for problem in report.problems} == {f"job {job.id}", f"dataset {NAME}"}
         assert again.history()[0].status == "executing"
     path = max((lake.dataset(NAME).path / "changes" / "_delta_log").glob("*.json"))
     path.write_bytes(before)
@@ -368,10 +368,10 @@ def test_a_record_that_cannot_be_read_is_reported_and_failed(lake: Lake) -> None
     journal = journal_of(lake)
     build = journal.open_cycles()[0].build.build_request_id
     journal.append(build, [JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)])
-    assert [one.what for one in lake.unfinished_jobs().problems] == ["record of job strange"]
+    assert [problem.subject for problem in lake.unfinished_jobs().problems] == ["record of job strange"]
     report = lake.recover()
     assert (len(report.completed), report.failed) == (1, ("strange",))
-    assert [one.what for one in report.problems] == ["record of job strange"]
+    assert [problem.subject for problem in report.problems] == ["record of job strange"]
     assert journal.cycles(1)[0].status is BuildStatus.FAILED
     assert lake.recover() == RecoveryReport()
 
@@ -381,7 +381,7 @@ def test_a_cycle_of_which_no_record_can_be_read_is_failed_after_a_day_of_silence
     strange = JobEvent(job_run_id="strange", job_label="x", status=JobStatus.SCHEDULED)
     journal_of(lake).append(cycle_id(1, "ab12cd34"), [*build, strange])
     report = lake.recover()
-    assert ([one.what for one in report.problems], report.failed) == (["record of job strange"], ())
+    assert ([problem.subject for problem in report.problems], report.failed) == (["record of job strange"], ())
     clock.pass_time(hours=25)
     assert lake.recover().failed == ("strange",)
     assert journal_of(lake).cycles(1)[0].status is BuildStatus.FAILED
@@ -428,7 +428,7 @@ def test_a_reader_recovers_nothing(lake: Lake) -> None:
 
 
 def test_a_report_becomes_plain_data() -> None:
-    report = RecoveryReport(problems=(RecoveryProblem(what="dataset x", error="broken"),))
+    report = RecoveryReport(problems=(RecoveryProblem(subject="dataset x", error="broken"),))
     assert report.summary() == ""
     assert report.to_dict()["problems"][0]["error"] == "broken"
 

@@ -41,7 +41,7 @@ def records_of(dataset: Dataset) -> list[tuple[int, str | None, str | None, int,
 
 
 def audited(entries: list[HistoryEntry]) -> list[tuple[str, str, AuditRecord]]:
-    return [(entry.table, entry.what, record) for entry in entries for record in entry.audit]
+    return [(entry.table, entry.operation, record) for entry in entries for record in entry.audit]
 
 
 def cut_off(dataset: Dataset, keys: list[str], *, reason: str, actor: str | None = None) -> None:
@@ -110,7 +110,7 @@ def test_the_history_shows_the_record_with_its_commit_and_alone_after_a_purge(pe
     fold_by_arrow(people)
     prune(store_of(people))
     purge_files(store_of(people))
-    assert all(entry.what != "tombstone" for entry in people.history() if entry.table == "changes")
+    assert all(entry.operation != "tombstone" for entry in people.history() if entry.table == "changes")
     assert audited(people.history()) == [("audit", "tombstone", record)]
     assert audited(people.history(limit=1)) in ([], [("audit", "tombstone", record)])
 

@@ -125,7 +125,7 @@ def test_appended_rows_are_read_back_with_copies(log: Dataset):
     assert as_counter(log.to_arrow()) == as_counter(clicks(3) + clicks(2))
     assert log.to_arrow().schema.equals(SCHEMA)
     assert log.changes_to_arrow().column("_op").to_pylist() == ["A"] * 5
-    assert log.history(1)[0].what == "append"
+    assert log.history(1)[0].operation == "append"
 
 
 def test_a_producer_appends_a_sequence_once(log: Dataset):

@@ -17,7 +17,7 @@ from siltstone.cli import render
 from siltstone.cli.context import Invocation
 from siltstone.cli.event_logs import Log, open_event_log
 from siltstone.cli.result_files import atomic_replace
-from siltstone.clock import NS_PER_SECOND
+from siltstone.clock import NS_PER_MS, NS_PER_SECOND
 from siltstone.config import Settings
 from siltstone.errors import InvalidRequest
 from siltstone.eventlog.events import BuildStatus, Indexed, event_json
@@ -78,7 +78,7 @@ def list_events(  # noqa: PLR0913  # one parameter for each filter
     }
 
     def people() -> None:
-        columns = [INDEX, "time", BUILD, "what", "about", "message"]
+        columns = [INDEX, "time", BUILD, "status", "subject", "message"]
         render.write_table(columns, [_event_row(indexed) for indexed in page.events], numbers=[INDEX])
         if page.has_more:
             render.write_note(f"There are more from index {page.next_index} on.")
@@ -110,14 +110,14 @@ def _plain(indexed: Indexed) -> dict[str, Any]:
 def _event_row(indexed: Indexed) -> list[Any]:
     event = indexed.event
     status = getattr(event.payload, "status", None)
-    what = event.type.value if status is None else f"{event.type.value} {status.name}"
+    shown = event.type.value if status is None else f"{event.type.value} {status.name}"
     subject = event.job_run_id or ", ".join(event.partition_refs)
-    return [indexed.index, _time(event.timestamp), event.build_request_id, what, subject, event.message]
+    return [indexed.index, _time(event.timestamp), event.build_request_id, shown, subject, event.message]
 
 
 def _time(nanoseconds: int) -> str:
     at = datetime.datetime.fromtimestamp(nanoseconds // NS_PER_SECOND, datetime.UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{nanoseconds % NS_PER_SECOND // 1_000_000:03d}Z"
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{nanoseconds % NS_PER_SECOND // NS_PER_MS:03d}Z"
 
 
 def show(
@@ -331,8 +331,8 @@ def summary(call: Invocation, *, log: Log = None) -> None:
     with open_event_log(log) as opened:
         counts = opened.summary()
     rows = [
-        [what, name, number]
-        for what, counted in (
+        [kind, name, number]
+        for kind, counted in (
             ("events", counts.events_by_type),
             ("builds", counts.builds),
             ("partitions", counts.partitions),
@@ -340,7 +340,7 @@ def summary(call: Invocation, *, log: Log = None) -> None:
         )
         for name, number in counted.items()
     ]
-    call.answer(asdict(counts), lambda: render.write_table(["what", "which", "number"], rows, numbers=["number"]))
+    call.answer(asdict(counts), lambda: render.write_table(["type", "status", "number"], rows, numbers=["number"]))
 
 
 def export(

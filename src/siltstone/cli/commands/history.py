@@ -79,7 +79,7 @@ def _limit(limit: int | None) -> int:
 
 
 def _answer_cycles(call: Invocation, cycles: "list[CycleEntry]") -> None:
-    columns = ["cycle", "began", "seconds", "status", "what"]
+    columns = ["cycle", "began", "seconds", "status", "message"]
     rows: list[list[object]] = [
         [
             entry.cycle,
@@ -94,7 +94,7 @@ def _answer_cycles(call: Invocation, cycles: "list[CycleEntry]") -> None:
 
 
 def _answer_jobs(call: Invocation, records: "list[JobRecord]") -> None:
-    columns = ["cycle", "job", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "what"]
+    columns = ["cycle", "job", "dataset", "period", "status", "began", "seconds", "files", "bytes", "rows", "message"]
     rows: list[list[object]] = []
     for record in records:
         data, done = record.to_dict(), record.done
@@ -165,13 +165,24 @@ def _show_table(columns: list[str], rows: list[list[object]], *, numbers: list[s
 
 
 def _show_commits(entries: "list[HistoryEntry]") -> None:
-    columns = ["time", "table", "version", "what", "sequence", "rows", "files", "bytes", "who", "actor and reason"]
+    columns = [
+        "time",
+        "table",
+        "version",
+        "operation",
+        "sequence",
+        "rows",
+        "files",
+        "bytes",
+        "writer",
+        "actor and reason",
+    ]
     rows: list[list[object]] = [
         [
             render.moment(entry.at),
             entry.table,
             entry.version,
-            f"{entry.what} (another program)" if entry.foreign else entry.what,
+            f"{entry.operation} (another program)" if entry.foreign else entry.operation,
             _sequence(entry),
             _moved(
                 render.number(entry.rows_added),
@@ -179,7 +190,7 @@ def _show_commits(entries: "list[HistoryEntry]") -> None:
             ),
             _moved(render.number(entry.files_added), render.number(entry.files_removed)),
             _moved(render.size(entry.bytes_added), render.size(entry.bytes_removed)),
-            _who(entry),
+            _writer(entry),
             "; ".join(map(_audit_text, entry.audit)),
         ]
         for entry in entries
@@ -209,10 +220,10 @@ def _moved(added: str, removed: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def _who(entry: "HistoryEntry") -> str | None:
-    if entry.who is None:
+def _writer(entry: "HistoryEntry") -> str | None:
+    if entry.user is None:
         return entry.engine
-    return entry.who if entry.pid is None else f"{entry.who}, process {entry.pid}"
+    return entry.user if entry.pid is None else f"{entry.user}, process {entry.pid}"
 
 
 def changes(

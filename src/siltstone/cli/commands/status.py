@@ -147,7 +147,7 @@ def _show_statuses(statuses: "list[Status]", journal: _JournalRecords) -> None:
     for job in unfinished.running if unfinished is not None else ():
         render.write_note(f"Under way: {job.kind} of {job.dataset} (job {job.job}).")
     for problem in unfinished.problems if unfinished is not None else ():
-        render.write_note(f"Cannot be read: {problem.what}: {problem.error}")
+        render.write_note(f"Cannot be read: {problem.subject}: {problem.error}")
 
 
 def _show_status(status: "Status", journal: _JournalRecords) -> None:

@@ -88,7 +88,7 @@ def _repair(call: Invocation, *, yes: bool, drop_missing: bool) -> None:
             [damage.subject, damage.kind.value, damage.finding, damage.remedy, state]
             for damage, state in zip(damages, states, strict=True)
         ]
-        render.write_table(["what", "damage", "finding", "repair", "state"], rows)
+        render.write_table(["subject", "damage", "finding", "repair", "state"], rows)
         if chosen and not yes:
             render.write_note("Nothing was changed. Pass --yes for the repairs marked 'would be repaired'.")
 

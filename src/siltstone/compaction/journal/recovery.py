@@ -1,4 +1,4 @@
-"""Recovery: settles what crashed cycles, jobs and writers left, on start and before each cycle.
+"""Recovery: settles what crashed cycles, jobs and writers left, before each cycle and at recovery_cron.
 
 1. Cycles that the journal shows as open. Each of their jobs has one of three outcomes:
 
@@ -78,7 +78,7 @@ _REPEAT: Final = {JobKind.VACUUM: "; a vacuum can be repeated", JobKind.PURGE: "
 class RecoveryProblem:
     """A dataset or a record of a job that cannot be read. It is never taken for absent."""
 
-    what: str
+    subject: str
     error: str
     dataset: str | None = None
 
@@ -211,7 +211,7 @@ class Recovery:
             if self.owners.age_hours(record.scheduled_at) > STALE_HOURS:
                 text = "its process died, and the log of its table cannot be read"
                 return RecoveryReport(failed=(record.job,)), _job_ending(record, (), JobStatus.FAILED, text)
-            problem = RecoveryProblem(what=f"job {record.job}", error=error_text(error), dataset=record.dataset)
+            problem = RecoveryProblem(subject=f"job {record.job}", error=error_text(error), dataset=record.dataset)
             return RecoveryReport(running=(record.unfinished(),), problems=(problem,)), []
 
     def _store(self, dataset: str) -> Store | None:
@@ -237,7 +237,7 @@ class Recovery:
         if problem is None:
             return RecoveryReport()
         name = str(registration.name)
-        unread = RecoveryProblem(what=f"dataset {name}", error=error_text(problem), dataset=name)
+        unread = RecoveryProblem(subject=f"dataset {name}", error=error_text(problem), dataset=name)
         return RecoveryReport(problems=(unread,))
 
     def _is_due(self, folder: Path, *, always: bool) -> bool:
@@ -255,7 +255,7 @@ def _still_running(cycle: OpenCycle) -> RecoveryReport:
 
 
 def _record_problems(cycle: OpenCycle) -> tuple[RecoveryProblem, ...]:
-    return tuple(RecoveryProblem(what=f"record of job {job.job}", error=job.error) for job in cycle.unreadable)
+    return tuple(RecoveryProblem(subject=f"record of job {job.job}", error=job.error) for job in cycle.unreadable)
 
 
 def _job_ending(record: JobRecord, commits: Sequence[LogEntry], status: JobStatus, text: str) -> list[Payload]:
@@ -284,10 +284,10 @@ def _cycle_ending(cycle: OpenCycle, report: RecoveryReport) -> list[Payload]:
     events: list[Payload] = [
         PartitionEvent(
             partition_ref=ref,
-            status=PartitionStatus.AVAILABLE if is_done else PartitionStatus.FAILED,
+            status=PartitionStatus.AVAILABLE if succeeded else PartitionStatus.FAILED,
             message="recovered",
         )
-        for ref, is_done in refs.items()
+        for ref, succeeded in refs.items()
         if ref in cycle.open_refs
     ]
     whole = all(refs.values()) and not cycle.unreadable and cycle.build.status is BuildStatus.EXECUTING
