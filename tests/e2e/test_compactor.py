@@ -41,7 +41,7 @@ class Compactors:
 def test_a_standby_takes_over_from_a_killed_compactor_and_stops_on_request(lake: Path, compactors: Compactors):
     first = compactors.start()
     assert first.wait_for("started")["role"] == "all"
-    assert first.wait_for("holding")["epoch"] == 1
+    assert first.wait_for("lease_acquired")["epoch"] == 1
     second = compactors.start("run", "--only", "vacuum")
     assert str(first.pid) in second.wait_for("standing_by")["because"]
     shown = silt("--lake", lake, "compactor", "status").out
@@ -51,7 +51,7 @@ def test_a_standby_takes_over_from_a_killed_compactor_and_stops_on_request(lake:
     assert "+00:00" not in silt("--lake", lake, "compactor", "status", "--json").out
     assert re.search(r"\npaused +no\n", shown)
     first.send(signal.SIGKILL)
-    assert second.wait_for("holding")["epoch"] == 2
+    assert second.wait_for("lease_acquired")["epoch"] == 2
     silt("--lake", lake, "compactor", "pause")
     second.wait_for("paused")
     assert silt("--lake", lake, "compactor", "status", "--json").data["paused"]
@@ -77,7 +77,7 @@ def test_a_standby_takes_over_from_a_killed_compactor_and_stops_on_request(lake:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_and_the_lease_is_free(lake: Path, compactors: Compactors, number: signal.Signals):
     first = compactors.start()
-    first.wait_for("holding")
+    first.wait_for("lease_acquired")
     assert first.end(number) == 0
     assert first.names()[-2:] == ["stopping", "stopped"]
     found = silt("--lake", lake, "--json", "compactor", "status").data
@@ -115,7 +115,7 @@ def test_unknown_names_are_refused_before_anything_runs(lake: Path, options: tup
 
 def test_once_beside_a_compactor_names_the_lease_holder(lake: Path, compactors: Compactors):
     first = compactors.start()
-    first.wait_for("holding")
+    first.wait_for("lease_acquired")
     done = process("--lake", lake, "--json", "compactor", "--once")
     assert done.code == 4
     assert str(first.pid) in done.err
@@ -129,7 +129,7 @@ def test_a_compactor_that_cannot_read_the_leases_stands_by_with_a_reason(lake: P
     refused = silt("--lake", lake, "--json", "compact", PEOPLE, "--purge", "--yes")
     assert (refused.code, refused.error["kind"]) == (9, "corruption")
     assert second.end() == 0
-    assert "holding" not in second.names()
+    assert "lease_acquired" not in second.names()
 
 
 @pytest.mark.parametrize(

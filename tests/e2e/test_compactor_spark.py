@@ -94,7 +94,7 @@ def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once
     due = bench.fold_when_resumed()
     crash = {"SILT_FAILPOINT": "fold.after_write:kill"} if way == "at a fail point" else {}
     first = bench.compactor(**due, **crash)
-    first.wait_for("holding")
+    first.wait_for("lease_acquired")
     second = bench.compactor(**due)
     assert f"process {first.pid} on " in second.wait_for("standing_by")["because"]
     assert bench.lake.resume_compactor()
@@ -116,7 +116,7 @@ def test_a_compactor_that_dies_in_a_fold_is_replaced_and_every_row_is_there_once
 
 def test_commands_fold_and_purge_beside_a_compactor(bench: Bench):
     first = bench.compactor()
-    first.wait_for("holding")
+    first.wait_for("lease_acquired")
     done = process("--lake", bench.root, "compact", "--cycle", "--only", "fold", "--force", **bench.environment)
     assert done.code == 0, done.err
     assert any(f"fold {NAME}" in line and "5 batches" in line for line in done.out.splitlines()), done.out
@@ -144,7 +144,7 @@ def test_a_compactor_stopped_in_a_fold_finishes_or_ends_it_and_nothing_is_lost(
     bench: Bench, number: signal.Signals, patience: str
 ):
     first = bench.compactor(**bench.fold_when_resumed(), SILT_STOP_SECONDS=patience)
-    first.wait_for("holding")
+    first.wait_for("lease_acquired")
     assert bench.lake.resume_compactor()
     first.wait_for("job_began")
     began = time.monotonic()

@@ -27,7 +27,7 @@ from tests.support.roll_ups import AT, SETTINGS, base_files, leftovers, make_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compaction.execution.job import Report
+    from siltstone.compaction.execution.job import JobReport
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class Small:
         """Results of `look` after each part."""
         self.look: Callable[[], Any] = lambda: None
 
-    def run(self, job: Job) -> "Report":
+    def run(self, job: Job) -> "JobReport":
         """Run one job, or raise the error of a killed process."""
         if len(job.spec.files) > self._most:
             raise WorkerLost("killed", ended_with=-9, stderr="")

@@ -26,7 +26,7 @@ def event_line(event: CompactionEvent) -> str:  # noqa: C901, PLR0911, PLR0912  
             return f"{job_text(job.spec)} began"
         case JobEnded(result=result):
             return f"{job_text(result)}: {result_text(result)}"
-        case events.CycleCompleted(cycle=cycle):
+        case events.CycleEnded(cycle=cycle):
             summary = cycle.summary()
             errors = "".join(f"; {error}" for error in summary["errors"])
             return f"cycle {cycle.number} ended: {job_counts(summary)}, {render.seconds(summary['seconds'])}{errors}"
@@ -38,7 +38,7 @@ def event_line(event: CompactionEvent) -> str:  # noqa: C901, PLR0911, PLR0912  
             return skipped_line(dataset, error)
         case events.JournalFailed(error=error):
             return error
-        case events.Trouble(error=error):
+        case events.BackgroundError(error=error):
             return f"trouble: {error}"
         case events.Interrupting():
             return "the running job takes too long; it is being ended"

@@ -24,7 +24,7 @@ class Started(CompactionEvent):
 class LeaseAcquired(CompactionEvent):
     """This compactor holds the lease."""
 
-    name = "holding"
+    name = "lease_acquired"
     epoch: int
 
 
@@ -73,7 +73,7 @@ class RecoveryFailed(CompactionEvent):
 class DatasetSkipped(CompactionEvent):
     """A cycle left out a dataset that cannot be read."""
 
-    name = "left_out"
+    name = "dataset_skipped"
     cycle: int
     dataset: str
     error: str
@@ -83,13 +83,13 @@ class DatasetSkipped(CompactionEvent):
 class JournalFailed(CompactionEvent):
     """The journal could not be written in a cycle."""
 
-    name = "journal_trouble"
+    name = "journal_failed"
     cycle: int
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CycleCompleted(CompactionEvent):
+class CycleEnded(CompactionEvent):
     """A cycle of the scheduler has ended."""
 
     name = "cycle_ended"
@@ -101,10 +101,10 @@ class CycleCompleted(CompactionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble(CompactionEvent):
+class BackgroundError(CompactionEvent):
     """An error outside any task."""
 
-    name = "trouble"
+    name = "background_error"
     error: str
 
 

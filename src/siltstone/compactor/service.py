@@ -23,10 +23,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from siltstone.clock import Clock, utc_text
-from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, CycleReported, Subscriber
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleReported, JobsEnded, Subscriber
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compactor.events import (
-    CycleCompleted,
+    BackgroundError,
+    CycleEnded,
     DatasetSkipped,
     Interrupting,
     JournalFailed,
@@ -38,7 +39,6 @@ from siltstone.compactor.events import (
     StandingBy,
     Stopped,
     Stopping,
-    Trouble,
 )
 from siltstone.compactor.schedule import due_crons, lane_of, schedule, scheduled_tasks
 from siltstone.compactor.scheduler import NOT_CHECKED, Scheduler
@@ -151,7 +151,7 @@ class CompactorService:
                 try:
                     self._interrupt()  # a session that is still starting is interrupted by the next call
                 except Exception as error:  # noqa: BLE001  # an error of Spark must not keep the compactor from stopping
-                    self._on_event(Trouble(error=error_text(error)))
+                    self._on_event(BackgroundError(error=error_text(error)))
                 done = self._scheduler.stop(seconds=1.0)
         self._closing.set()
         if self._monitor is not None:
@@ -250,7 +250,7 @@ class CompactorService:
             holder = task.lease.row.holder
             if RECOVERY in task.tasks or self._recovered != holder:  # the first recovery under a lease, or a due one
                 for problem in report.recovery.problems:
-                    subject = problem.dataset or problem.what
+                    subject = problem.dataset or problem.subject
                     self._on_event(RecoveryFailed(cycle=task.cycle, dataset=subject, error=problem.error))
             self._recovered = holder
         return report
@@ -281,16 +281,16 @@ class CompactorService:
         return report
 
     def _on_cycle_event(self, event: CompactionEvent) -> None:
-        """Pass on the events of cycles that concern jobs. `CycleCompleted` follows when all tasks have ended."""
+        """Pass on the events of cycles that concern jobs. `CycleEnded` follows when all tasks have ended."""
         is_empty = isinstance(event, CycleBegan) and not event.jobs
-        if not is_empty and not isinstance(event, CycleEnded | CycleReported):
+        if not is_empty and not isinstance(event, JobsEnded | CycleReported):
             self._on_event(event)
 
     def _on_cycle(self, cycle: SchedulerCycle) -> None:
         """Record the result of a cycle, and the times of its tasks."""
         summary = cycle.summary()
         if summary["jobs"] or summary["failed"] or summary["cancelled"]:
-            self._on_event(CycleCompleted(cycle=cycle))
+            self._on_event(CycleEnded(cycle=cycle))
         settled = {
             name: utc_text(cycle.started, timespec="microseconds")
             for result in cycle.results
@@ -308,7 +308,7 @@ class CompactorService:
                 text = error_text(error)
                 if text != self._trouble:
                     self._trouble = text
-                    self._on_event(Trouble(error=text))
+                    self._on_event(BackgroundError(error=text))
             self._closing.wait(MONITOR_SECONDS)
 
     def check_files(self) -> None:

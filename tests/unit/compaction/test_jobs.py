@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from siltstone import Lake
 from siltstone.clock import SystemClock
 from siltstone.compaction.execution.cycle_runner import run_cycle
-from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, JobBegan, JobEnded
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, JobBegan, JobEnded, JobsEnded
 from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, exclude_each_other
 from siltstone.compaction.execution.retry import FLOOR_FILES, MAX_DEPTH, JobPart, combined, run_with_retries, split
 from siltstone.compaction.failures import (
@@ -550,7 +550,7 @@ class Heard:
             case JobEnded(job=job, result=result):
                 assert job.id == result.job
                 self.heard.append(f"ended {job.id}")
-            case CycleEnded(plan=plan, results=results):
+            case JobsEnded(plan=plan, results=results):
                 self.heard.append(f"cycle ended {len(plan.jobs)} {len(results)}")
             case _:
                 pytest.fail(f"{event} is no event of jobs")

@@ -13,7 +13,7 @@ from siltstone.cli.compactor_output import event_line
 from siltstone.compaction.execution.report import CycleReport
 from siltstone.compaction.journal.recovery import RecoveryReport
 from siltstone.compaction.planning.model import JobKind, Plan
-from siltstone.compactor.events import CycleCompleted, StandingBy
+from siltstone.compactor.events import CycleEnded, StandingBy
 from siltstone.compactor.schedule import schedule
 from siltstone.compactor.tasks import Outcome, SchedulerCycle, SchedulerState, TaskResult, Trigger
 from siltstone.config import Role, Settings
@@ -122,7 +122,7 @@ def test_tasks_that_are_due_together_are_planned_as_one_cycle(bench: Bench):
     assert (job.kind, job.error, (job.report or {})["files_removed"]) == ("squash", None, 5)
     assert job.job.startswith(f"{cycle.number}-")
     assert ids(bench.lake) == [0, 1, 2, 3, 4]
-    assert bench.events() == ["holding", "cycle_began", "job_began", "job_ended", "cycle_ended"]
+    assert bench.events() == ["lease_acquired", "cycle_began", "job_began", "job_ended", "cycle_ended"]
 
 
 def test_a_cycle_without_jobs_reports_no_event(bench: Bench):
@@ -131,7 +131,7 @@ def test_a_cycle_without_jobs_reports_no_event(bench: Bench):
         service.step()
         bench.clock.pass_time(minutes=1)
     assert len(service.history()) == 4
-    assert bench.events() == ["holding"]
+    assert bench.events() == ["lease_acquired"]
 
 
 def test_cycle_numbers_continue_and_missed_tasks_run_once(bench: Bench):
@@ -351,7 +351,7 @@ def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: 
     replace_interrupt(service, slow.go_on.set)
     slow.ignores_stop = True
     service.start()
-    until(lambda: "holding" in bench.events())
+    until(lambda: "lease_acquired" in bench.events())
     service.trigger(["squash"])
     assert slow.began.wait(60)
     assert service.stop(seconds=0.1)
@@ -464,7 +464,7 @@ def test_a_job_that_was_cancelled_has_not_failed():
     )
     summary = cycle.summary()
     assert (summary["jobs"], summary["failed"], summary["cancelled"]) == (3, 1, 1)
-    assert event_line(CycleCompleted(cycle=cycle)) == "cycle 2 ended: 3 jobs, 1 failed, 1 cancelled, 1.0 s"
+    assert event_line(CycleEnded(cycle=cycle)) == "cycle 2 ended: 3 jobs, 1 failed, 1 cancelled, 1.0 s"
 
 
 class CountingRecovery:

@@ -12,9 +12,9 @@ from siltstone.clock import Clock, SystemClock
 from siltstone.compaction.execution.events import (
     CompactionEvent,
     CycleBegan,
-    CycleEnded,
     JobBegan,
     JobEnded,
+    JobsEnded,
     Subscriber,
 )
 from siltstone.compaction.execution.job import Job, Runner, StoppableRunner, exclude_each_other
@@ -44,7 +44,7 @@ def run_cycle(
     width = runner.width if isinstance(runner, StoppableRunner) else 1
     done = cycle.one_by_one(jobs) if width == 1 else cycle.side_by_side(jobs, width)
     results = [done[job.id] for job in jobs if job.id in done]
-    cycle.publish(CycleEnded(plan=plan, results=tuple(results)))
+    cycle.publish(JobsEnded(plan=plan, results=tuple(results)))
     return results
 
 

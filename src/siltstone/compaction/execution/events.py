@@ -79,7 +79,7 @@ class JobEnded(CompactionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CycleEnded(CompactionEvent):
+class JobsEnded(CompactionEvent):
     """All jobs have ended, or were left when the cycle was stopped."""
 
     name = "jobs_ended"

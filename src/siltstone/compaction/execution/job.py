@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.operations.dataset_maintenance import DatasetMaintenance
     from siltstone.dataset.store import Store
 
-Report = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
+JobReport = CompactReport | LandedReport | RollUpReport | SquashReport | VacuumReport
 
 ON_GIVEN_FILES: Final = frozenset({JobKind.ROLL_UP, JobKind.CLUSTER})
 """Kinds that rewrite a given list of files. The list may be split. The parts run in any order and side by side."""
@@ -82,7 +82,7 @@ def exclude_each_other(first: JobSpec, second: JobSpec) -> bool:
 class Runner(Protocol):
     """Runs jobs, in this process or in a worker."""
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: Job) -> JobReport:
         """Run one job. Raise an error if it failed: nothing was changed, or what was committed is complete."""
         ...
 
@@ -114,7 +114,7 @@ class InlineRunner:
         self._store = store
         self.limit_seconds = limit_seconds
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: Job) -> JobReport:
         """Run one job in this process."""
         spec, operations = job.spec, self._operations
         with operations.tagged(job.id):

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import DIVISIBLE, Job, Report, Runner, StoppableRunner
+from siltstone.compaction.execution.job import DIVISIBLE, Job, JobReport, Runner, StoppableRunner
 from siltstone.compaction.failures import REASONS, Failure, UnreadableFiles, classify, evidence_of
 from siltstone.compaction.planning.model import JobKind
 from siltstone.errors import Reason, SiltstoneError, Unavailable, error_text, reason_of
@@ -40,7 +40,7 @@ _HINTS: Final = {
     Failure.TIME_LIMIT: "The time limit of one attempt (setting job_minutes) was over.",
     Failure.OUT_OF_MEMORY: "Out of memory (settings worker_memory_mb, spark_memory_mb).",
 }
-Stopping = Callable[[], bool]
+StopCheck = Callable[[], bool]
 SUMMED: Final = frozenset({"files_removed", "files_added", "rows", "bytes_before", "bytes_after", "seconds"})
 OF_BASE: Final = frozenset({"base_rows", "bytes_before"})
 """Fields of a fold's report about base before the fold: the first part's value counts, for all others the last."""
@@ -91,7 +91,7 @@ def split(part: JobPart) -> tuple[JobPart, ...]:
     return tuple(JobPart(job=part.job.part(n, files), depth=part.depth + 1) for n, files in enumerate(halves, 1))
 
 
-def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: Stopping) -> JobResult:
+def run_with_retries(job: Job, runner: Runner, *, clock: Clock, stopping: StopCheck) -> JobResult:
     """Run a job with as many attempts as needed, and return its result."""
     return _JobExecution(job=job, runner=runner, clock=clock, stopping=stopping).result()
 
@@ -113,10 +113,10 @@ class _JobExecution:
     job: Job
     runner: Runner
     clock: Clock
-    stopping: Stopping
+    stopping: StopCheck
     waiting: deque[JobPart] = field(default_factory=deque)
     attempts: int = 0
-    reports: list[Report] = field(default_factory=list)
+    reports: list[JobReport] = field(default_factory=list)
     failed: list[FailedAttempt] = field(default_factory=list)
     final_failures: list[_FinalFailure] = field(default_factory=list)
     corrupt: dict[str, str] = field(default_factory=dict)
@@ -230,7 +230,7 @@ def combined(reports: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 class _Guard:
     """Ends an attempt that exceeds its time limit, or whose cycle stops. `stopped_for` is the reason."""
 
-    def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: Stopping) -> None:
+    def __init__(self, runner: Runner, job: Job, clock: Clock, stopping: StopCheck) -> None:
         self.stopped_for: Failure | None = None
         self._runner = runner
         self._job = job

@@ -6,7 +6,7 @@ cleaned when they are written.
 """
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import Job, Report, StoppableRunner
+from siltstone.compaction.execution.job import Job, JobReport, StoppableRunner
 from siltstone.compaction.planning.model import JobKind
 from siltstone.config import Settings
 from siltstone.delta.layout import Layout
@@ -29,7 +29,7 @@ class SystemTableRunner:
         self._settings = settings
         self._clock = clock
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: Job) -> JobReport:
         """Run one job. For the event log: merge the planned files. Every event keeps its index.
 
         The log also merges its files itself during appends. If it was faster, the job has nothing to do and succeeds.

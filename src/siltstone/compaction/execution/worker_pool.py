@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from siltstone.clock import Clock
-from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, Report
+from siltstone.compaction.execution.job import ON_SPARK, InlineRunner, Job, JobReport
 from siltstone.compaction.execution.worker_process import COMMAND, WorkerProcess
 from siltstone.compaction.failures import Failure, UnreadableFiles, WorkerLost, classify, evidence_of, exit_text
 from siltstone.compaction.journal.job_commits import commits_of
@@ -68,7 +68,7 @@ class WorkerPool:
         self._idle: list[WorkerProcess] = []
         self._at_work: dict[str, WorkerProcess] = {}
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: Job) -> JobReport:
         """Run one job, in a worker if it needs Spark. Raise `WorkerLost` if it ended without a commit of the job."""
         if job.spec.kind not in ON_SPARK:
             with self._inline_turn:
@@ -152,7 +152,7 @@ class WorkerPool:
                 worker.kill()
             worker.close()
 
-    def _settle(self, store: Store, job: Job, before: int, lost: WorkerLost) -> Report:
+    def _settle(self, store: Store, job: Job, before: int, lost: WorkerLost) -> JobReport:
         """Check whether a lost worker has committed its job, and recover the dataset.
 
         The log does not show whether a purge is complete. A purge is repeated, and the repetition has less to do.
@@ -183,7 +183,7 @@ def landed_report(store: Store, entry: LogEntry) -> LandedReport:
     )
 
 
-def report_from(kind: JobKind, data: Mapping[str, Any]) -> Report:
+def report_from(kind: JobKind, data: Mapping[str, Any]) -> JobReport:
     """Return the report that a worker sent."""
     from pydantic import TypeAdapter  # takes time to import, and only answers of workers need it
 

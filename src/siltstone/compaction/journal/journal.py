@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from siltstone.clock import Clock, epoch_ns
-from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, CycleEnded, JobBegan, JobEnded
+from siltstone.compaction.execution.events import CompactionEvent, CycleBegan, JobBegan, JobEnded, JobsEnded
 from siltstone.compaction.execution.job import Job
 from siltstone.compaction.failures import Failure
 from siltstone.compaction.journal.job_commits import commits_of, version_of
@@ -257,7 +257,7 @@ class Journal:
                 self.job_began(job)
             case JobEnded(job=job, result=result):
                 self.job_ended(job, result)
-            case CycleEnded(results=results):
+            case JobsEnded(results=results):
                 self.cycle_ended(results)
             case _:
                 pass
