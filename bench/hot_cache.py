@@ -3,7 +3,7 @@
 No query uses SQL of the lake here; `query` measures those. Spark only prepares the rows.
 
 * a fill of each size, beside DuckDB that reads the same base files into a table of its own and compresses it;
-* the same of a table like the ancestors' (15 columns), for its bytes a row, which they had at 371;
+* the same of a table like the earlier systems' (15 columns), for its bytes a row, which they had at 371;
 * a count with a filter on what is resident, beside DuckDB's own time for it, again after an upsert of one and of 1,000 rows;
 * three datasets in turn under a budget that holds one of them, and one that is queried more than the others;
 * the memory that the system counts for this process, before and after an eviction.
@@ -113,7 +113,7 @@ def _duckdb_fill(files: list[str]) -> None:
 
 
 def _wide(run: Run, notes: list[str]) -> list[Row]:
-    """Fill a table with the ancestors' columns, for its bytes a row."""
+    """Fill a table with the earlier systems' columns, for its bytes a row."""
     rows = min(WIDE_ROWS, max(run.sizes))
     folder = run.stage.folder / "hot-wide"
     run.stage.discard(folder)
@@ -135,7 +135,7 @@ def _wide(run: Run, notes: list[str]) -> list[Row]:
     )
     check = Check(
         ratio=ratio,
-        of=f"of the ancestors' {ANCESTORS_BYTES_A_ROW} bytes a row",
+        of=f"of the earlier systems' {ANCESTORS_BYTES_A_ROW} bytes a row",
         sense=Sense.AT_MOST,
         must=1.0,
         aim=round(AIM_BYTES_A_ROW / ANCESTORS_BYTES_A_ROW, 2),
@@ -148,7 +148,7 @@ _QUESTION: Final = "SELECT count(*), sum(amount) FROM {table} WHERE status = 'pa
 
 
 def _query(lake: Lake) -> None:
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         hot.cursor.execute(_QUESTION.format(table=hot.tables[NAME])).fetchall()
 
 
@@ -177,7 +177,7 @@ def _answers(run: Run, lake: Lake, rows: int) -> list[Row]:
 
 def _bare(run: Run, lake: Lake) -> Sample:
     """Query DuckDB itself on the same rows, without a check that they are fresh."""
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         text, cursor = _QUESTION.format(table=hot.tables[NAME]), hot.cursor
         return _repeated(run, lambda: cursor.execute(text).fetchall())
 
@@ -213,7 +213,7 @@ def _query_in_turn(lake: Lake, names: list[str], order: list[int], what: str, bu
     for _ in range(TURNS):
         for number in order:
             try:
-                with lake.hot.pinned([names[number]]) as hot:
+                with lake.hot.snapshot([names[number]]) as hot:
                     hot.cursor.execute(f"SELECT count(*) FROM {hot.tables[names[number]]}").fetchall()
             except NotResident:
                 lake.hot.want(names[number])

@@ -183,11 +183,11 @@ def test_a_new_content_version_means_a_new_fill(lake: Lake, dataset: Dataset) ->
 
 def test_altered_columns_mean_a_new_fill_and_another_state(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         before = hot.states[NAME]
     dataset.alter(add="note STRING", defaults={"note": "old"})
     assert_same(lake, dataset)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         after = hot.states[NAME]
     assert (before.sequence, before.content) == (after.sequence, after.content)
     assert before != after
@@ -198,11 +198,11 @@ def test_altered_columns_mean_a_new_fill_and_another_state(lake: Lake, dataset: 
 def test_a_dropped_dataset_is_not_found_and_a_new_one_of_its_name_is_itself(lake: Lake) -> None:
     lake.hot.fill(NAME)
     lake.drop(NAME)
-    with pytest.raises(NotFound), lake.hot.pinned([NAME]):
+    with pytest.raises(NotFound), lake.hot.snapshot([NAME]):
         pass
     made = create(lake)
     made.upsert([person(1)])
-    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.snapshot([NAME]):
         pass
     lake.hot.fill(NAME)
     assert_same(lake, made)
@@ -231,7 +231,7 @@ def test_a_dataset_that_was_restored_from_an_earlier_copy_is_filled_again(
 
 def test_a_reader_sees_one_state_however_long_it_reads(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         count = f"SELECT count(*), sum(n) FROM {hot.tables[NAME]}"
         before = hot.cursor.execute(count).fetchall()
         dataset.upsert(people(50, start=500))
@@ -247,7 +247,7 @@ def test_two_datasets_are_joined_in_one_query(lake: Lake) -> None:
     other.upsert(people(30, start=90))
     for name in (NAME, "crm.sales.others"):
         lake.hot.fill(name)
-    with lake.hot.pinned([NAME, "crm.sales.others"]) as hot:
+    with lake.hot.snapshot([NAME, "crm.sales.others"]) as hot:
         text = f"SELECT count(*) FROM {hot.tables[NAME]} JOIN {hot.tables['crm.sales.others']} USING (id)"
         assert hot.cursor.execute(text).fetchone() == (10,)
 
@@ -255,7 +255,7 @@ def test_two_datasets_are_joined_in_one_query(lake: Lake) -> None:
 def test_a_failed_query_does_not_affect_the_next(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
     for _ in range(3):
-        with pytest.raises(Exception, match=r"not exist|not found"), lake.hot.pinned([NAME]) as hot:
+        with pytest.raises(Exception, match=r"not exist|not found"), lake.hot.snapshot([NAME]) as hot:
             hot.cursor.execute(f"SELECT nothing FROM {hot.tables[NAME]}")
     assert_same(lake, dataset)
 
@@ -323,7 +323,7 @@ def test_of_three_datasets_the_budget_holds_the_queried_one(tmp_path: Path) -> N
 
 
 def test_a_missed_dataset_is_filled_after_the_answer(lake: Lake, dataset: Dataset) -> None:
-    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.snapshot([NAME]):
         pass
     assert lake.hot.want(NAME).admitted
     for _ in range(200):
@@ -356,12 +356,12 @@ def test_a_table_with_many_deleted_rows_is_rewritten(
 ) -> None:
     monkeypatch.setattr(memory_reclaim, "PACK_ROWS", 10)
     lake.hot.fill(NAME)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         first = hot.tables[NAME]
     dataset.tombstone([key(number) for number in range(60)])
     assert_same(lake, dataset)
     for _ in range(200):
-        with lake.hot.pinned([NAME]) as hot:
+        with lake.hot.snapshot([NAME]) as hot:
             if hot.tables[NAME] != first:
                 break
         threading.Event().wait(0.02)
@@ -373,7 +373,7 @@ def test_a_table_with_many_deleted_rows_is_rewritten(
 
 def test_after_a_purge_by_another_process_no_purged_row_stays_in_memory(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         first = hot.tables[NAME]
     dataset.tombstone([key(3)])
     assert_same(lake, dataset)
@@ -381,7 +381,7 @@ def test_after_a_purge_by_another_process_no_purged_row_stays_in_memory(lake: La
     base = store_of(dataset).base
     base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
     for _ in range(200):
-        with lake.hot.pinned([NAME]) as hot:
+        with lake.hot.snapshot([NAME]) as hot:
             if hot.tables[NAME] != first:
                 break
         threading.Event().wait(0.02)
@@ -404,7 +404,7 @@ def test_a_purge_or_drop_of_the_same_lake_evicts_the_rows(lake: Lake, dataset: D
 def test_a_partly_fetched_result_blocks_no_other_query(lake: Lake) -> None:
     lake.hot.fill(NAME)
     for _ in range(2):  # the second dataset gets the transaction of the first
-        with lake.hot.pinned([NAME]) as hot:
+        with lake.hot.snapshot([NAME]) as hot:
             assert hot.cursor.sql(f"SELECT n FROM {hot.tables[NAME]}").to_arrow_table().num_rows == 100
             hot.cursor.execute(f"SELECT n FROM {hot.tables[NAME]}").fetchone()
 
@@ -455,7 +455,7 @@ def test_many_threads_query_while_one_writes_and_one_evicts(lake: Lake, dataset:
 
 def test_an_evicted_table_serves_its_readers_to_the_end(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    with lake.hot.pinned([NAME]) as hot:
+    with lake.hot.snapshot([NAME]) as hot:
         assert lake.hot.evict(NAME)
         rows = hot.cursor.sql(f"SELECT * FROM {hot.tables[NAME]}").to_arrow_table()
         assert bag(rows.cast(hot.schemas[NAME])) == bag(dataset.to_arrow())
@@ -486,7 +486,7 @@ def test_an_evicted_table_serves_its_readers_to_the_end(lake: Lake, dataset: Dat
 def test_the_engine_has_no_external_access(lake: Lake, text: str) -> None:
     variable = pa.table({"a": [1]})  # a Python variable of this process, not a table of the engine
     lake.hot.fill(NAME)
-    with pytest.raises(duckdb.Error), lake.hot.pinned([NAME]) as hot:
+    with pytest.raises(duckdb.Error), lake.hot.snapshot([NAME]) as hot:
         hot.cursor.execute(text)
     assert variable.num_rows == 1
     assert hot_table(lake, NAME).num_rows == 100

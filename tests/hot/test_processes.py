@@ -39,7 +39,7 @@ def follow(lake_path: Path, signals: Path, *, log: bool, steps: int) -> dict[str
         compactor = Child(f"{ACTORS}:compact", given)
         while writer.running or answers == 0:
             before = acknowledged(signals)
-            with lake.hot.pinned([name]) as hot:
+            with lake.hot.snapshot([name]) as hot:
                 sequence = hot.states[name].sequence
                 rows = hot.cursor.execute(
                     f"SELECT {'n, visitor' if log else 'id, n'} FROM {hot.tables[name]}"

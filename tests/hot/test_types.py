@@ -126,7 +126,7 @@ def test_a_time_that_duckdb_takes_for_infinity_cannot_be_hot(lake: Lake, kind: p
     lake.hot.fill(NAME)
     rows = pa.table([pa.array(["1"]), column.cast(dataset.schema.field("at").type)], schema=dataset.schema)
     write_unchecked(dataset, rows)
-    with pytest.raises(NotResident), lake.hot.pinned([NAME]):
+    with pytest.raises(NotResident), lake.hot.snapshot([NAME]):
         pass
     assert not lake.hot.decide(NAME).admitted
 

@@ -16,13 +16,13 @@ Bag = Counter[Any]
 
 def hot_table(lake: Lake, name: str) -> pa.Table:
     """Return all rows that the hot cache has of a dataset, in the dataset's types."""
-    with lake.hot.pinned([name]) as hot:
+    with lake.hot.snapshot([name]) as hot:
         return hot.cursor.sql(f"SELECT * FROM {hot.tables[name]}").to_arrow_table().cast(hot.schemas[name])
 
 
 def ask(lake: Lake, name: str, question: str) -> Any:  # noqa: ANN401
     """Return the first value of a query's answer; ``{t}`` is the table."""
-    with lake.hot.pinned([name]) as hot:
+    with lake.hot.snapshot([name]) as hot:
         answer = hot.cursor.execute(question.format(t=hot.tables[name])).fetchone()
     assert answer is not None
     return answer[0]

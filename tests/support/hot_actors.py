@@ -144,7 +144,7 @@ def fill_and_evict(path: str) -> dict[str, float]:
         dataset.upsert(pa.table([pa.array(range(count)), blobs.cast(pa.binary())], schema=schema))
         del noise, blobs
         entry = lake.hot.fill("big.test.blobs")
-        with lake.hot.pinned(["big.test.blobs"]) as hot:
+        with lake.hot.snapshot(["big.test.blobs"]) as hot:
             hot.cursor.execute(f"SELECT sum(octet_length(blob)) FROM {hot.tables['big.test.blobs']}").fetchall()
         before = _settled()
         started = time.monotonic()

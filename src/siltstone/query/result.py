@@ -112,8 +112,8 @@ class QueryResult:
     def _cut_text(self, consequence: str) -> str:
         return (
             f"The query has more than the {self.row_count:,} rows that were returned (the setting max_rows). {consequence} "
-            "Pass max_rows= to choose how many, read all of them with lake.stream_sql(...).read_all(), or pass "
-            "allow_truncated=True to to_arrow, to_pandas or to_polars for the returned rows."
+            "Pass max_rows= to choose how many. lake.stream_sql(...).read_all() reads all. For the returned rows, pass "
+            "allow_truncated=True to to_arrow, to_pandas or to_polars."
         )
 
 

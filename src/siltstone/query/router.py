@@ -3,7 +3,7 @@
 0. A worker thread runs the query. Its caller waits no longer than the time limit (`cancellation.py`).
 1. The gate admits the text, or returns it from its cache.
 2. The query is translated for the hot engine, or rejected with the reason why it is outside the subset.
-3. If every dataset is resident, each is pinned once and the hot engine answers. Small datasets that are not
+3. If every dataset is resident, the hot engine answers from one snapshot of all. Small datasets that are not
    resident are filled first, because that is quicker than Spark's first answer.
 4. Otherwise Spark answers, and the missed datasets are filled in the background.
 5. Results are cached by query, parameter values and the state of every dataset. They are reused while these are the
@@ -28,7 +28,7 @@ from siltstone.config import Settings
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.store import Store
 from siltstone.errors import Gone, InvalidRequest, NotFound, Unavailable
-from siltstone.model.numbers import whole_number
+from siltstone.model.numbers import MAX_RESULT_ROWS, whole_number
 from siltstone.model.units import BYTES_PER_MB
 from siltstone.query import hot_executor
 from siltstone.query.cancellation import (
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from siltstone.query.hot.dataset_resolver import DatasetResolver
 
 MAX_ID_CHARS: Final = 128
-MAX_ROWS: Final = 100_000
 FILLS: Final = 4
 """Most fills of datasets for one query. Another thread may evict them before the query reads them."""
 AT_ONCE_WAIT_SECONDS: Final = 2.0
@@ -183,7 +182,7 @@ class Router:
             Unavailable: the time is up, the query was cancelled, or Spark was lost.
         """
         started = time.monotonic()
-        max_rows = whole_number("max_rows, the most rows of a result,", request.max_rows, least=1, most=MAX_ROWS)
+        max_rows = whole_number("max_rows, the most rows of a result,", request.max_rows, least=1, most=MAX_RESULT_ROWS)
         request = replace(request, max_rows=max_rows)
         query = self._begin(request)
 
@@ -302,7 +301,7 @@ class Router:
         try:
             self._check_hot_allowed(request, admitted)
             self._fill_missing(request, admitted, query)
-            with self._pinned(request, admitted) as view:
+            with self._hot_snapshot(request, admitted) as view:
                 plan = self._plan(view.schemas, request, admitted)
                 text = hot_executor.explained(plan, admitted.parameters, view)
             reason = "The query's datasets are first read into memory."
@@ -347,11 +346,11 @@ class Router:
         self._check_hot_allowed(request, admitted)
         for _ in range(FILLS):
             try:
-                return self._pinned_answer(request, admitted, query)
+                return self._answer_from_snapshot(request, admitted, query)
             except NotResident:
                 self._fill_missing(request, admitted, query)
         try:
-            return self._pinned_answer(request, admitted, query)
+            return self._answer_from_snapshot(request, admitted, query)
         except NotResident as miss:
             if request.engine is Engine.HOT:
                 raise Unavailable(
@@ -366,8 +365,8 @@ class Router:
         if len({source.raw for source in admitted.references}) > 1:
             raise _NotHot("It reads raw rows beside merged ones.")
 
-    def _pinned_answer(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
-        with self._pinned(request, admitted) as view:
+    def _answer_from_snapshot(self, request: QueryRequest, admitted: CheckedQuery, query: ActiveQuery) -> QueryResult:
+        with self._hot_snapshot(request, admitted) as view:
             plan = self._plan(view.schemas, request, admitted)
             key = self._key(request, admitted, view.states)
             for name, purges in view.purges.items():
@@ -381,11 +380,11 @@ class Router:
         return result
 
     @contextmanager
-    def _pinned(self, request: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
+    def _hot_snapshot(self, request: QueryRequest, admitted: CheckedQuery) -> "Iterator[HotSnapshot]":
         """Give the resident datasets of a query, or the raw rows of small datasets, read for this query only."""
         names = admitted.names
         if not admitted.is_raw:
-            with self._hot().pinned(names) as view:
+            with self._hot().snapshot(names) as view:
                 yield view
             return
         stores = {name: self._resolver.store(name).current() for name in names}
@@ -393,7 +392,7 @@ class Router:
         if sum(map(_rows, stores.values())) > self._settings.hot_at_once_rows:
             raise _NotHot("Its raw rows are too many to be read at once (the setting hot_at_once_rows).")
         rows = {name: self._dataset(name).to_arrow(raw=True) for name in names}
-        with self._hot().pinned(()) as view, hot_executor.registered(view, rows) as raw_view:
+        with self._hot().snapshot(()) as view, hot_executor.registered(view, rows) as raw_view:
             yield raw_view
 
     def _plan(self, schemas: Mapping[str, pa.Schema], request: QueryRequest, admitted: CheckedQuery) -> HotPlan:

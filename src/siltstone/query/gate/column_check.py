@@ -18,7 +18,7 @@ from siltstone.query.gate.admit import common_table
 from siltstone.query.gate.allowlist import GENERATORS, SESSION_NAMES, UNITS_OF_TIME, VOLATILE_NAMES, WITH_UNIT
 from siltstone.query.gate.syntax import position_suffix, range_of
 
-Columns = Callable[[exp.Table], tuple[str, ...]]
+ColumnsOf = Callable[[exp.Table], tuple[str, ...]]
 """Returns the columns of the dataset that a table names."""
 MAX_SHOWN: Final = 20
 """Most columns that an error lists."""
@@ -35,7 +35,7 @@ class _Source:
     columns: _ColumnNames
 
 
-def check_names(query: exp.Query, columns: Columns) -> None:
+def check_names(query: exp.Query, columns: ColumnsOf) -> None:
     """Reject a checked query that names a column which no table has. The error suggests similar names."""
     names = _Names(columns)
     with suppress(RecursionError):  # a chain of expressions above the recursion limit is left to the engine
@@ -46,7 +46,7 @@ def check_names(query: exp.Query, columns: Columns) -> None:
 class _Names:
     """The columns of all sources of one query, each computed once."""
 
-    def __init__(self, dataset: Columns) -> None:
+    def __init__(self, dataset: ColumnsOf) -> None:
         self._dataset = dataset
         self._results: dict[int, _ColumnNames] = {}
         self._sources: dict[int, list[_Source] | None] = {}

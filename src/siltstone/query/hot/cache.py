@@ -20,10 +20,10 @@ from siltstone.query.hot.dataset_resolver import DatasetResolver
 from siltstone.query.hot.directives import DirectiveFollower, DirectiveStore
 from siltstone.query.hot.duckdb_engine import budget_bytes
 from siltstone.query.hot.duckdb_types import UnsupportedType
-from siltstone.query.hot.fill import Progress
+from siltstone.query.hot.fill import FillProgress
 from siltstone.query.hot.fill_queue import NO_LIMIT, Filler
 from siltstone.query.hot.memory_reclaim import MemoryReclaimer
-from siltstone.query.hot.read_transactions import Moment, Reader, moment_of
+from siltstone.query.hot.read_transactions import Reader, ReaderState, reader_state_of
 from siltstone.query.hot.resident import NotResident, Refreshed, Resident, State
 from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
 from siltstone.query.hot.stats import CacheEntry, CacheStats
@@ -97,7 +97,7 @@ class HotCache:
         return self._decide(self._residents.slot(name), store)
 
     @contextmanager
-    def pinned(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
+    def snapshot(self, names: Sequence[str]) -> Iterator[HotSnapshot]:
         """Give a cursor in a transaction that sees every acknowledged write to these datasets.
 
         Raises:
@@ -106,13 +106,13 @@ class HotCache:
         """
         self._check_open()
         self._check_directives()
-        moment, view = self._pin(sorted(set(names)))
+        state, view = self._snapshot(sorted(set(names)))
         try:
             yield view
         except BaseException:
             view.reader.end()
             raise
-        self._residents.readers.release(view.reader, moment, current=lambda: self._is_current(moment))
+        self._residents.readers.release(view.reader, state, current=lambda: self._is_current(state))
 
     def want(self, name: str) -> AdmissionDecision:
         """Record a miss of a dataset. In a long-running process, fill it after the answer if it is admitted.
@@ -139,7 +139,7 @@ class HotCache:
         return self._residents.stats()
 
     def fill(
-        self, name: str, *, by_name: bool = True, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
+        self, name: str, *, by_name: bool = True, progress: FillProgress | None = None, wait: WaitPolicy = NO_LIMIT
     ) -> CacheEntry:
         """Fill a dataset now if it is not resident, evicting others if necessary, and return its statistics.
 
@@ -155,7 +155,7 @@ class HotCache:
         self._resolver.store(name)
         return self._filler.fill(self._residents.slot(name), by_name=by_name, progress=progress, wait=wait)
 
-    def pin(self, name: str, *, progress: Progress | None = None) -> CacheEntry:
+    def pin(self, name: str, *, progress: FillProgress | None = None) -> CacheEntry:
         """Fill a dataset if it is not resident, and never evict it for another one.
 
         Raises:
@@ -211,15 +211,15 @@ class HotCache:
             return AdmissionDecision(resident=False, filling=True, reason="Not resident yet: it is being filled.")
         return self._filler.admission(slot, store, by_name=False)
 
-    def _pin(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
+    def _snapshot(self, names: Sequence[str]) -> tuple[ReaderState, HotSnapshot]:
         for _ in range(SNAPSHOT_TRIES):
             try:
-                return self._pin_once(names)
+                return self._snapshot_once(names)
             except _Stale as stale:
                 self._refill(stale)
         raise NotResident(f"Dataset {', '.join(names)}: Not resident: changed during each of {SNAPSHOT_TRIES} fills.")
 
-    def _pin_once(self, names: Sequence[str]) -> tuple[Moment, HotSnapshot]:
+    def _snapshot_once(self, names: Sequence[str]) -> tuple[ReaderState, HotSnapshot]:
         with ExitStack() as locks:
             residents = {name: self._refreshed(name, locks) for name in names}
             view = HotSnapshot(
@@ -229,7 +229,7 @@ class HotCache:
                 states={name: resident.state for name, resident in residents.items()},
                 purges={name: (resident.state.incarnation, resident.epoch) for name, resident in residents.items()},
             )
-            return moment_of(list(residents.values())), view
+            return reader_state_of(list(residents.values())), view
 
     def _refreshed(self, name: str, locks: ExitStack) -> Resident:
         """Return a refreshed resident. `locks` holds its lock."""
@@ -272,10 +272,10 @@ class HotCache:
         self.want(stale.slot.name)
         raise NotResident(f"Dataset {stale.slot.name}: {reason}")
 
-    def _is_current(self, moment: Moment) -> bool:
+    def _is_current(self, state: ReaderState) -> bool:
         residents = [resident for slot in self._residents.all() if (resident := slot.resident) is not None]
-        now = dict(moment_of(residents))
-        return all(now.get(database) == sequence for database, sequence in moment)
+        now = dict(reader_state_of(residents))
+        return all(now.get(database) == sequence for database, sequence in state)
 
 
 def _apply_changes(resident: Resident) -> Refreshed | None:

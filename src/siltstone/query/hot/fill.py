@@ -45,7 +45,7 @@ ENCODED_SHARE: Final = 4
 BLOCK_BYTES: Final = 256 * 1024
 """Size of the blocks in which DuckDB allocates memory."""
 
-Progress = Callable[[int, int], None]
+FillProgress = Callable[[int, int], None]
 """Receives the number of rows read, and the approximate total."""
 
 
@@ -62,7 +62,7 @@ class FillLimits:
     """Memory limit of a fill, its progress callback and its stop condition."""
 
     size_bytes: int
-    progress: Progress | None = None
+    progress: FillProgress | None = None
     stopping: Callable[[], bool] = lambda: False
 
 

@@ -14,7 +14,7 @@ from siltstone.model.units import size_text
 from siltstone.query.hot.admission import AdmissionDecision, Candidate, admit
 from siltstone.query.hot.duckdb_engine import release_memory
 from siltstone.query.hot.duckdb_types import UnsupportedType, columns_sql
-from siltstone.query.hot.fill import FillLimits, FillTooLarge, Progress, estimate_bytes, fill
+from siltstone.query.hot.fill import FillLimits, FillProgress, FillTooLarge, estimate_bytes, fill
 from siltstone.query.hot.resident import NotResident, Resident, has_columns_of
 from siltstone.query.hot.residents import Residents, Slot, WaitPolicy
 from siltstone.query.hot.stats import CacheEntry
@@ -65,7 +65,7 @@ class Filler:
             slot.fill_scheduled = False
 
     def fill(
-        self, slot: Slot, *, by_name: bool, progress: Progress | None = None, wait: WaitPolicy = NO_LIMIT
+        self, slot: Slot, *, by_name: bool, progress: FillProgress | None = None, wait: WaitPolicy = NO_LIMIT
     ) -> CacheEntry:
         """Fill a slot if it is not resident. Errors are those of `HotCache.fill`."""
         with self._residents.exclusive_fill(slot, wait):
@@ -80,7 +80,7 @@ class Filler:
         raise files_vanished(self._store(slot.name))
 
     def _fill_once(
-        self, slot: Slot, store: Store, *, by_name: bool, progress: Progress | None, wait: WaitPolicy
+        self, slot: Slot, store: Store, *, by_name: bool, progress: FillProgress | None, wait: WaitPolicy
     ) -> CacheEntry:
         generation, slot.folder = slot.generation, store.path
         snapshot = store.snapshot()
@@ -109,7 +109,7 @@ class Filler:
             return self._publish(slot, resident, size_bytes, started)
 
     def _fill_table(
-        self, slot: Slot, store: Store, snapshot: Snapshot, progress: Progress | None, wait: WaitPolicy
+        self, slot: Slot, store: Store, snapshot: Snapshot, progress: FillProgress | None, wait: WaitPolicy
     ) -> tuple[Resident, int]:
         """Fill a table, and return it with its memory in bytes."""
 

@@ -24,11 +24,11 @@ MOST_IDLE: Final = 16
 MOST_PREPARED: Final = 32
 """Most prepared queries in the cache of one transaction."""
 
-Moment = tuple[tuple[str, int], ...]
+ReaderState = tuple[tuple[str, int], ...]
 """The databases of a transaction, each with the sequence that it sees."""
 
 
-def moment_of(residents: Sequence[Resident]) -> Moment:
+def reader_state_of(residents: Sequence[Resident]) -> ReaderState:
     """Return the databases and sequences that a new transaction would see. The caller holds the locks of the slots."""
     return tuple((resident.database, resident.state.sequence) for resident in residents)
 
@@ -65,7 +65,7 @@ class Readers:
 
     def __init__(self, engine: DuckDbEngine) -> None:
         self._engine = engine
-        self._idle: dict[Moment, list[Reader]] = {}
+        self._idle: dict[ReaderState, list[Reader]] = {}
         self._mutex = threading.Lock()
 
     def begin(self, residents: Sequence[Resident]) -> Reader:
@@ -73,9 +73,9 @@ class Readers:
 
         The caller holds the locks of their slots.
         """
-        moment = moment_of(residents)
+        state = reader_state_of(residents)
         with self._mutex:
-            waiting = self._idle.get(moment)
+            waiting = self._idle.get(state)
             if waiting:
                 return waiting.pop()
         cursor = self._engine.cursor()
@@ -84,7 +84,7 @@ class Readers:
             cursor.execute(f"SELECT 1 FROM {resident.table} LIMIT 0")  # noqa: S608  # a transaction sees a database from its first use on
         return Reader(cursor)
 
-    def release(self, reader: Reader, moment: Moment, *, current: Callable[[], bool]) -> None:
+    def release(self, reader: Reader, state: ReaderState, *, current: Callable[[], bool]) -> None:
         """Return a transaction to the pool if it sees `current` rows, else end it.
 
         `current` is called under the lock of `end_idle`, which runs after a dataset has changed. So no outdated transaction
@@ -97,14 +97,14 @@ class Readers:
         with self._mutex:
             reusable = sum(map(len, self._idle.values())) < MOST_IDLE and current()
             if reusable:
-                self._idle.setdefault(moment, []).append(reader)
+                self._idle.setdefault(state, []).append(reader)
         if not reusable:
             reader.end()
 
     def end_idle(self, database: str | None = None) -> None:
         """End the idle transactions that see a database, because it has changed or is being evicted; default: all."""
         with self._mutex:
-            moments = [moment for moment in self._idle if database is None or database in dict(moment)]
-            readers = [reader for moment in moments for reader in self._idle.pop(moment)]
+            states = [state for state in self._idle if database is None or database in dict(state)]
+            readers = [reader for state in states for reader in self._idle.pop(state)]
         for reader in readers:
             reader.end()

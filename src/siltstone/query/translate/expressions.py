@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from sqlglot import exp
 
+from siltstone.model.numbers import MAX_LONG
 from siltstone.model.schema import MAX_DECIMAL_DIGITS
 from siltstone.query.gate.allowlist import BINARY_OPERATORS
 from siltstone.query.gate.parser import Quantified
@@ -311,7 +312,6 @@ _NEARER: Final = {
 }
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DIGITS: Final = decimal.Context(prec=2 * MAX_DECIMAL_DIGITS)
-_LONGEST: Final = 2**63 - 1
 
 
 def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
@@ -328,7 +328,7 @@ def nearer(value: TypedSql, sign: str, literal: TypedSql) -> TypedSql:
         return literal
     if not whole and not types.is_decimal(value.kind):
         return literal
-    if whole and abs(literal.exact) > _LONGEST:
+    if whole and abs(literal.exact) > MAX_LONG:
         raise Unsupported("a comparison with a number beyond all whole ones")
     scale = 0 if whole else value.kind.scale
     if literal.kind.scale <= scale:
