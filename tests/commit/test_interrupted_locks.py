@@ -95,7 +95,7 @@ def test_a_writer_queue_works_after_ctrl_c_at_any_moment_of_a_call(monkeypatch: 
     for call in calls:
         number, is_interrupted = 0, True
         while is_interrupted:
-            queue: WriterQueue[int, int] = WriterQueue(list, bound=10, wait_seconds=SOON_SECONDS)
+            queue: WriterQueue[int, int] = WriterQueue(list, label="Table t", bound=10, wait_seconds=SOON_SECONDS)
             assert queue.submit(1) == 1
             is_interrupted = interrupted_at(number, lambda: call(queue), monkeypatch)  # noqa: B023
             assert ends_soon(lambda: queue.submit(2)), number  # noqa: B023
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_wait_of_a_close():
         is_written.wait(SOON_SECONDS)
         return list(batches)
 
-    queue: WriterQueue[int, int] = WriterQueue(commit, bound=10, wait_seconds=SOON_SECONDS)
+    queue: WriterQueue[int, int] = WriterQueue(commit, label="Table t", bound=10, wait_seconds=SOON_SECONDS)
     future: Future[int] = queue.submit_soon(1)
     threading.Timer(INTERRUPT_SECONDS, interrupt).start()
     with pytest.raises(KeyboardInterrupt):

@@ -232,7 +232,7 @@ def test_an_interrupt_after_a_commit_lets_the_next_round_begin() -> None:
         if (error := next(interrupts, None)) is not None:
             raise error
 
-    queue: WriterQueue[int, int] = WriterQueue(list, bound=5, wait_seconds=1, after=after)
+    queue: WriterQueue[int, int] = WriterQueue(list, label="Table t", bound=5, wait_seconds=1, after=after)
     with pytest.raises(KeyboardInterrupt):
         queue.submit(1)
     assert queue.submit(2) == 2
@@ -245,7 +245,7 @@ def test_a_callback_may_submit_although_the_queue_is_full() -> None:
         gate.wait(10)
         return list(batches)  # type: ignore[call-overload, no-any-return]
 
-    queue: WriterQueue[int, int] = WriterQueue(commit, bound=2, wait_seconds=20)
+    queue: WriterQueue[int, int] = WriterQueue(commit, label="Table t", bound=2, wait_seconds=20)
     answered = threading.Event()
     first = queue.submit_soon(1)
     first.add_done_callback(
@@ -264,7 +264,7 @@ def test_nothing_is_started_when_the_interpreter_ends(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuses)
     assert Background().start("checkpoint", Path(), lambda: None) is False
-    queue: WriterQueue[int, int] = WriterQueue(list, bound=5, wait_seconds=1)
+    queue: WriterQueue[int, int] = WriterQueue(list, label="Table t", bound=5, wait_seconds=1)
     assert queue.submit_soon(7).result(5) == 7
 
 

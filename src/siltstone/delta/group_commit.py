@@ -124,15 +124,18 @@ class WriterQueue(Generic[B, R]):
         self,
         commit: Callable[[Sequence[B]], Sequence[R]],
         *,
+        label: str,
         bound: int,
         wait_seconds: float,
         after: Callable[[], None] = lambda: None,
     ) -> None:
         """Commit groups with `commit`, which returns one result per batch, in order. At most `bound` batches wait.
 
-        The leader calls `after` once a commit is done, while the other callers of the round continue. It must not raise.
+        `label` names the table in errors. The leader calls `after` once a commit is done, while the other callers of the
+        round continue. It must not raise.
         """
         self._commit = commit
+        self._label = label
         self._after = after
         self._wait_seconds = wait_seconds
         self._bound = bound
@@ -198,7 +201,9 @@ class WriterQueue(Generic[B, R]):
                 and threading.get_ident() != self._leader_thread  # the leader itself makes room
                 and not self._wait_for_room()
             ):
-                raise Unavailable("The writer queue is full; nothing was written. Write slower or in larger batches.")
+                raise Unavailable(
+                    f"{self._label}: the writer queue is full; nothing was written. Write slower or in larger batches."
+                )
             self._waiting.append(ticket)
             ticket.leads, self._is_led = not self._is_led, True
             if len(self._waiting) >= self._expected:

@@ -75,7 +75,11 @@ class DeltaBackend:
         location = hashlib.sha256(table.label.encode()).hexdigest()[:12]  # copies of a log share an id
         self._projection = Projection(table, private_cache("eventlog") / f"{table.id}-{location}.db")
         self._queue: WriterQueue[Sequence[Event], list[Appended] | Conflict] = WriterQueue(
-            self._commit, bound=QUEUED, wait_seconds=settings.commit_timeout_seconds, after=self._note_commit
+            self._commit,
+            label=table.label,
+            bound=QUEUED,
+            wait_seconds=settings.commit_timeout_seconds,
+            after=self._note_commit,
         )
         self._committed: tuple[Committed, AppendPlan] | None = None
         self._background = Background()

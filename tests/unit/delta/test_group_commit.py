@@ -56,14 +56,14 @@ def ten_in_two_rounds(gate: Gate, queue: WriterQueue[int, str], pool: ThreadPool
 def test_a_quiet_queue_commits_each_batch_alone():
     gate = Gate()
     gate.open.set()
-    queue = WriterQueue(gate.commit, bound=50, wait_seconds=1)
+    queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=1)
     assert [queue.submit(number) for number in range(3)] == ["ack 0", "ack 1", "ack 2"]
     assert gate.groups == [[0], [1], [2]]
 
 
 def test_batches_that_wait_for_a_commit_share_the_next_one():
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
         ten_in_two_rounds(gate, queue, pool)
     assert [len(group) for group in gate.groups] == [1, 9]
@@ -72,7 +72,7 @@ def test_batches_that_wait_for_a_commit_share_the_next_one():
 
 def test_an_error_reaches_every_writer_of_the_group_and_no_later_one():
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=10)
     gate.error = Conflict("refused")
     with ThreadPoolExecutor(5) as pool:
         running = submit_behind(gate, queue, pool, 5)
@@ -88,7 +88,7 @@ def test_an_error_reaches_every_writer_of_the_group_and_no_later_one():
 
 def test_no_more_than_the_bound_wait_and_the_next_one_waits_outside():
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=10)
     with ThreadPoolExecutor(51) as pool:
         running = submit_behind(gate, queue, pool, 50)
         until(lambda: len(waiting_in(queue)) == 49)
@@ -102,7 +102,7 @@ def test_no_more_than_the_bound_wait_and_the_next_one_waits_outside():
 
 def test_a_queue_that_stays_full_is_unavailable_and_the_batch_is_not_committed():
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=2, wait_seconds=0.05)
+    queue = WriterQueue(gate.commit, label="Table t", bound=2, wait_seconds=0.05)
     with ThreadPoolExecutor(2) as pool:
         running = submit_behind(gate, queue, pool, 2)
         until(lambda: len(waiting_in(queue)) == 1)
@@ -117,7 +117,7 @@ def test_a_slot_is_free_again_after_an_error():
     gate = Gate()
     gate.open.set()
     gate.error = Conflict("refused")
-    queue = WriterQueue(gate.commit, bound=1, wait_seconds=0.05)
+    queue = WriterQueue(gate.commit, label="Table t", bound=1, wait_seconds=0.05)
     for _ in range(3):
         with pytest.raises(Conflict):
             queue.submit(1)
@@ -126,7 +126,9 @@ def test_a_slot_is_free_again_after_an_error():
 
 
 def test_callers_wake_each_other_past_those_that_gave_up():
-    queue: WriterQueue[int, str] = WriterQueue(lambda batches: [str(one) for one in batches], bound=50, wait_seconds=1)
+    queue: WriterQueue[int, str] = WriterQueue(
+        lambda batches: [str(batch) for batch in batches], label="Table t", bound=50, wait_seconds=1
+    )
     tickets = new_tickets(6)
     own, left, *_ = tickets
     leave_queue(queue, left)  # before the round is acknowledged
@@ -142,7 +144,7 @@ def test_a_returning_writer_does_not_wait_for_those_that_stay_away(monkeypatch: 
     monkeypatch.setattr("siltstone.delta.group_commit.IDLE_SECONDS", 60.0)
     monkeypatch.setattr("siltstone.delta.group_commit.GATHER_FACTOR", 1e9)
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=50, wait_seconds=10)
+    queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=10)
     with ThreadPoolExecutor(10) as pool:
         ten_in_two_rounds(gate, queue, pool)
         assert pool.submit(queue.submit, 10).result(10) == "ack 10"  # eight other callers of the round have returned
@@ -154,7 +156,7 @@ def test_an_interrupt_while_a_batch_enters_leaves_no_lock_held(monkeypatch: pyte
     gate.open.set()
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Event", lambda: event)
-        queue = WriterQueue(gate.commit, bound=50, wait_seconds=1)
+        queue = WriterQueue(gate.commit, label="Table t", bound=50, wait_seconds=1)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             queue.submit(1)
@@ -164,7 +166,7 @@ def test_an_interrupt_while_a_batch_enters_leaves_no_lock_held(monkeypatch: pyte
 
 def test_an_interrupt_ends_the_wait_for_room():
     gate = Gate()
-    queue = WriterQueue(gate.commit, bound=1, wait_seconds=60)
+    queue = WriterQueue(gate.commit, label="Table t", bound=1, wait_seconds=60)
     with ThreadPoolExecutor(1) as pool:
         submitted = pool.submit(queue.submit, 1)
         assert gate.entered.wait(10)

@@ -81,7 +81,10 @@ class ChangeWriter:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._queue: WriterQueue[Batch, BatchOutcome] = WriterQueue(
-            self._commit, bound=store.settings.writer_queue_batches, wait_seconds=store.settings.commit_timeout_seconds
+            self._commit,
+            label=f"Dataset {store.name}",
+            bound=store.settings.writer_queue_batches,
+            wait_seconds=store.settings.commit_timeout_seconds,
         )
 
     def write(
