@@ -167,7 +167,7 @@ class Settings:
 
     # Schedule of the compactor: cron expressions of five fields, in UTC
     fold_cron: str = "* * * * *"
-    """When the compactor plans folds; empty means only on request. The thresholds decide what is done."""
+    """When the compactor plans folds; empty means only on a trigger. The thresholds decide what is done."""
     squash_cron: str = "* * * * *"
     """When the compactor plans squashes of small change files."""
     events_cron: str = "*/10 * * * *"
@@ -177,7 +177,7 @@ class Settings:
     vacuum_cron: str = "20 * * * *"
     """When the compactor checks whether a vacuum is due, which `vacuum_interval_hours` decides."""
     recovery_cron: str = "45 * * * *"
-    """When the compactor finishes and sweeps what crashed processes left. It also does so when it acquires the lease."""
+    """When the compactor finishes and sweeps what crashed processes left. Each cycle also does so first."""
     schedule_jitter_seconds: float = 10.0
     """Longest random delay of scheduled work, in seconds, so that many lakes do not start at once."""
 
@@ -270,12 +270,12 @@ class Settings:
         environment = os.environ if environment is None else environment
         home = user_file(environment)
         variables = {name: ENV_PREFIX + name.upper() for name in sorted(_NAMES - {"spark"})}
-        given = [(str(home), _from_user_file(home))]
+        sources = [(str(home), _from_user_file(home))]
         if lake:
-            given.append((str(lake / CONFIG_FILE), _from_lake_file(lake / CONFIG_FILE)))
-        given += [(key, {name: environment[key]}) for name, key in variables.items() if key in environment]
-        given.append(("", arguments))
-        values = {name: (source, value) for source, settings in given for name, value in settings.items()}
+            sources.append((str(lake / CONFIG_FILE), _from_lake_file(lake / CONFIG_FILE)))
+        sources += [(key, {name: environment[key]}) for name, key in variables.items() if key in environment]
+        sources.append(("", arguments))
+        values = {name: (source, value) for source, settings in sources for name, value in settings.items()}
         return cls(**{name: _fit_from(source, name, value) for name, (source, value) in values.items()})
 
 
@@ -375,7 +375,7 @@ def _fit(name: str, value: Any) -> Any:  # noqa: ANN401
         raise InvalidRequest(f"Setting {name!r} must be {_WORDS[kind]}, not {value!r}.") from error
     if kind in (int, float):
         _check_number(name, value, fitted)
-    if name.endswith("_cron") and (cron := str(fitted).strip()):  # empty means only on request
+    if name.endswith("_cron") and (cron := str(fitted).strip()):  # empty means only on a trigger
         try:
             check_cron(cron)
         except InvalidRequest as error:

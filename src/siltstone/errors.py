@@ -7,8 +7,8 @@
     ├── NotFound            the named thing does not exist                   404, exit 3
     ├── Conflict            re-read and retry                                409, exit 4
     ├── Unavailable         back off and try again                           503, exit 5
-    ├── CommitUnknown       run recovery, never retry blindly                503, exit 6
-    ├── Fenced              stop, another holder owns the lease              409, exit 7
+    ├── CommitUnknown       read, then decide whether to repeat              503, exit 6
+    ├── Fenced              stop, a higher epoch has taken over              409, exit 7
     ├── Gone                the dataset was dropped: open it again           410, exit 8
     └── Corruption          stop, stored state breaks an invariant           500, exit 9
 
@@ -81,7 +81,7 @@ class Reason(StrEnum):
     TIME_LIMIT = "time_limit"
     """It took longer than its time limit: request less, or raise the limit."""
     CYCLE_RUNNING = "cycle_running"
-    """Another process runs a compaction cycle of this lake: wait until it has ended."""
+    """A compaction cycle of this lake is running: wait until it has ended."""
     CANCELLED = "cancelled"
     """A caller or the compactor ended it."""
     NOT_JSON = "not_json"
@@ -202,7 +202,7 @@ class Unavailable(SiltstoneError):
 
 
 class CommitUnknown(SiltstoneError):
-    """A commit may or may not have landed. Run recovery; never retry blindly."""
+    """A commit may or may not have landed. Read the dataset before you repeat the write."""
 
     kind = "commit_unknown"
     status = 503
@@ -210,7 +210,7 @@ class CommitUnknown(SiltstoneError):
 
 
 class Fenced(SiltstoneError):
-    """Another holder with a higher epoch owns the lease; stop working."""
+    """A purge or another holder has a higher epoch; stop working."""
 
     kind = "fenced"
     status = 409

@@ -31,7 +31,7 @@ from siltstone.model.reports import BackupReport, DatasetInfo, RestoreReport
 from siltstone.model.roles import check_may_compact, check_may_write
 from siltstone.model.spec import as_names, make_spec
 from siltstone.spark.lake_sessions import LakeSessions
-from siltstone.spark.progress import Show
+from siltstone.spark.progress import ShowProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +144,7 @@ class Lake:
         """Return the Spark session for loads, folds and frames; start Spark if needed. `sql` may use another server."""
         return self._sessions.for_jobs()
 
-    def progress(self, show: Show | None) -> AbstractContextManager[None]:
+    def progress(self, show: ShowProgress | None) -> AbstractContextManager[None]:
         """Pass the progress of Spark inside the block to `show`. Only Connect sessions report it."""
         return self._sessions.progress(show)
 
@@ -242,7 +242,7 @@ class Lake:
 
         They are never deleted; `adopt` registers one again.
         """
-        return self._adoption.found()
+        return self._adoption.unregistered()
 
     def adopt(self, name: str, incarnation: str) -> Unregistered:
         """Register a dataset again that `unregistered` lists. Its rows stay as they are.
@@ -567,7 +567,7 @@ class Lake:
         Raises:
             InvalidRequest: the request is not valid. Nothing was changed.
             NotFound: a dataset does not exist. Nothing was changed; one that is dropped later is its job's failure.
-            Conflict: a cycle was requested while another process runs one. Nothing was changed.
+            Conflict: a cycle was requested while a live process runs one. Nothing was changed.
         """
         self.require_exists()
         return self.maintenance.run_request(request)
@@ -619,7 +619,7 @@ class Lake:
         Args:
             names: function that is called before each cycle and returns the datasets to maintain; None means all.
             only: kinds of jobs and names of tiers; default: all.
-            on_event: receives every event (`compactor.events`), from other threads.
+            on_event: receives the events of the compactor and of its jobs (`compactor.events`), from other threads.
             continuous: false for a single cycle. Nothing then runs by the schedule. Its jobs use workers only if the
                 setting `jobs` is ``worker``.
 

@@ -1,4 +1,4 @@
-"""Meaning of rows: merged view, fold and squash as the design defines them, and the oracle.
+"""Meaning of rows: merged view, fold and squash, and the oracle.
 
 The oracle is deliberately a second, simpler definition. It applies whole batches one after another to a list. It has no
 files, sequences per row or watermarks. All results are sorted tuples with duplicates, so a row applied twice is

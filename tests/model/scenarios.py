@@ -11,7 +11,7 @@ from tests.model.actors import FirstLoader, Follower, Reader, Writer
 from tests.model.checker import Scenario
 from tests.model.compactions import Clusterer, ExactPruner, Folder, RollUp, Squasher
 from tests.model.copies import Copier, Repairer
-from tests.model.housekeeping import Creator, Dropper, LogCleaner, Purger, Vacuum
+from tests.model.deletions import Creator, Dropper, LogCleaner, Purger, Vacuum
 from tests.model.leases import Compactor, Sweeper
 from tests.model.loads import LogLoader
 from tests.model.rows import hour_of

@@ -805,7 +805,10 @@ class Dataset:
         return self._maintenance().cluster_estimate(self._store, by=as_names(by))
 
     def vacuum(self, *, retention_hours: float | None = None, dry_run: bool = False) -> VacuumReport:
-        """Delete files that were removed longer ago than the retention (at least one hour)."""
+        """Delete files that were removed longer ago than the retention.
+
+        Default: the setting `base_retention_hours`. The shortest is `vacuum_floor_hours`.
+        """
         if not dry_run:
             self._may_compact("vacuum")
         return self._maintenance().vacuum(self._store, retention_hours=retention_hours, dry_run=dry_run)

@@ -164,7 +164,7 @@ class Repairs:
                 continue  # unavailable now, which is not a damage
 
     def _unregistered(self) -> Iterator[Damage]:
-        for folder in self._adoption.found():
+        for folder in self._adoption.unregistered():
             yield Damage(
                 kind=DamageKind.UNREGISTERED,
                 subject=folder.dataset,

@@ -146,7 +146,7 @@ class MaintenanceService:
         Raises:
             InvalidRequest: see `request_plan`; or the role may not compact. Nothing was changed.
             NotFound: a dataset does not exist. Nothing was changed.
-            Conflict: a cycle was requested while another process runs one. Nothing was changed.
+            Conflict: a cycle was requested while a live process runs one. Nothing was changed.
         """
         check_may_compact(self.settings.role, doing=request.operation)
         for name in request.names or ():

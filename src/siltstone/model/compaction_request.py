@@ -31,7 +31,10 @@ class CompactionRequest:
     by: tuple[str, ...] = ()
     """Of a clustering: the columns; the dataset's own if empty."""
     retention_hours: float | None = None
-    """Of a vacuum: retention of removed files, in hours. None means the setting `vacuum_retention_hours`."""
+    """Of a vacuum: retention of removed files, in hours.
+
+    None means the setting `base_retention_hours`, at least `vacuum_floor_hours`.
+    """
 
     @property
     def operation(self) -> str:
