@@ -296,7 +296,7 @@ def _unbroken_row(log: EventLog, size: int, sqlite_rate: float) -> Row:
         _by_threads(log, events)
         samples.append(Sample(seconds=time.perf_counter() - started, python=None, jvm=None))
     rate = APPENDERS * UNBROKEN_EACH / Summary.of(samples).seconds
-    what = f"{APPENDERS} appenders, threads, {UNBROKEN_EACH} events each, folds on the way"
+    what = f"{APPENDERS} appenders, threads, {UNBROKEN_EACH} events each, projection meanwhile"
     return Row(
         what=f"{size_text(size)}: {what}, {DELTA}: {rate:,.0f} a second",
         time=Summary.of(samples),
@@ -367,7 +367,7 @@ def _open_rows(run: Run, size: int) -> Iterator[Row]:
             return log.summary()
 
     yield Row(
-        what=f"{size_text(size)}: open and ask",
+        what=f"{size_text(size)}: open and query",
         time=Summary.of([run.meter.time(opened) for _ in range(3)]),
         uses_jvm=False,
     )

@@ -3,8 +3,8 @@
 The changes are a hundred batches, and tombstones for one in a hundred of their keys. *Narrow* sums one column, *wide* hashes
 every column of every row. All sides are planned again in each round: opening the frame is measured, too. The *clean base* is
 read by Spark's own Delta reader and carries the bars; the *clean dataset* is `Dataset.read` with nothing unfolded, which names
-its files to Spark itself and so saves the log's resolution: the second ratio shows what the changes alone cost. What a read
-works out about a state of the changes it keeps for the next one, so the first read after a further change stands by itself.
+its files to Spark itself and so saves the log's resolution: the second ratio shows what the changes alone cost. A read caches
+its work on one state of the changes. So the first read after a further change is measured separately.
 """
 
 from collections.abc import Callable
@@ -47,8 +47,8 @@ def bench_merged(run: Run) -> Report:
             "Narrow sums one column; wide hashes all columns.",
             "The clean base is read by Spark's own Delta reader, for Arrow by delta-rs; the bars are held against it.",
             "The clean dataset is the same rows by `Dataset.read` with nothing unfolded.",
-            "Writers squash by themselves, as they do by default: the hundred batches lie in fewer files when they are read.",
-            "The bars hold for reads of a state that was read before; the first read after one more upsert stands beside them.",
+            "Writers squash by themselves, as they do by default: the hundred batches are in fewer files when they are read.",
+            "The bars hold for reads of a state that was read before; the first read after one more upsert is a row of its own.",
         ),
     )
 

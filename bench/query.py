@@ -34,7 +34,7 @@ FILES: Final = "Spark on the files"
 CACHED: Final = "Spark, its own cache"
 NEW: Final = "hot, a new text"
 KNOWN: Final = "hot, a known text"
-REPEATED: Final = "hot, the answer kept"
+REPEATED: Final = "hot, a cached answer"
 DUCKDB: Final = "DuckDB itself"
 ORDERS: Final = "shop.big.orders"
 CUSTOMERS: Final = "shop.big.customers"
@@ -95,7 +95,7 @@ def bench_query(run: Run) -> Report:
     rows += _shape_rows(run)
     return Report(
         name="query",
-        title=f"Questions: {size_text(count)} orders joined with {size_text(count // SHARE)} customers, and these filtered",
+        title=f"Queries: {size_text(count)} orders joined with {size_text(count // SHARE)} customers, and these filtered",
         rows=tuple(rows),
         notes=(
             "A new text differs from all before it in one literal; a known text ran before, but its answer is not cached.",
