@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
+MS_PER_HOUR: Final = 3_600_000
 
 
 class Clock(Protocol):

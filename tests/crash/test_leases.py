@@ -49,7 +49,7 @@ def test_a_lease_whose_holder_is_killed_goes_to_the_next_one(operation: str, pla
 
     lease = taken(leases_of(root))
     assert lease.epoch == found.epoch + 1
-    assert (lease.taken_from is None) == found.released
+    assert (lease.previous_holder is None) == found.released
     lease.renew()
     lease.release()
     assert [owner for owner in (root / "_system" / "liveness").iterdir() if owner.name == lease.row.holder] == []

@@ -457,7 +457,7 @@ class Compactor:
                 self._lease = None
         if self._lease is None:
             self._lease = self._leases.acquire(COMPACTOR, role=Role.COMPACTOR)
-            self._world.figures.takeovers += self._lease is not None and self._lease.taken_from is not None
+            self._world.figures.takeovers += self._lease is not None and self._lease.previous_holder is not None
         return self._lease
 
     def _plan(self, *, force: bool = False) -> Plan:

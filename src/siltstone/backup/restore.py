@@ -49,7 +49,7 @@ FENCE_STEP: Final = 1_000_000
 """Step added to epochs and content versions: more than a lake can have used between the backup and the restore."""
 _SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{32})\.(restore|live)\Z")
 
-Show = Callable[[str], None]
+ShowText = Callable[[str], None]
 
 
 class Restore:
@@ -63,7 +63,7 @@ class Restore:
         backup: str | None,
         settings: Settings,
         clock: Clock,
-        show: Show | None = None,
+        show: ShowText | None = None,
     ) -> None:
         """Store the request; nothing is read or written yet. InvalidRequest if a path is not local."""
         self._folder = BackupFolder(local_folder(path, what="Backup folder"), durable=settings.durable)
@@ -94,7 +94,9 @@ class Restore:
                 if not dry_run:
                     self._restore(manifest)
         except OSError as error:
-            raise Unavailable(f"The restore to {self._target} failed ({error}). Nothing was restored.") from error
+            raise Unavailable(
+                f"The restore to {self._target} failed ({error}). Nothing was restored. Check the disk, and restore again."
+            ) from error
         return RestoreReport(
             id=manifest.id,
             path=str(self._folder.path),

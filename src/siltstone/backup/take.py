@@ -39,7 +39,7 @@ from siltstone.clock import Clock, utc_text
 from siltstone.config import CONFIG_FILE, Settings
 from siltstone.coordination.leases import Leases
 from siltstone.dataset.dataset_folder import MARKER
-from siltstone.dataset.orphan_folders import unregistered
+from siltstone.dataset.orphan_folders import unregistered_folders
 from siltstone.dataset.registry import Registration, Registry
 from siltstone.dataset.snapshot import Snapshot, files_vanished
 from siltstone.dataset.store import Store
@@ -61,7 +61,7 @@ COPY_TRIES: Final = 20
 SETTLE_TRIES: Final = 100
 """Rounds until the registry names exactly the copied datasets. Each further round needs a create or a drop."""
 
-Show = Callable[[str], None]
+ShowText = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Backup:
         layout: Layout,
         settings: Settings,
         clock: Clock,
-        show: Show | None = None,
+        show: ShowText | None = None,
     ) -> None:
         self._request = request
         self._registry = registry
@@ -221,7 +221,7 @@ class Backup:
 
     def _check_registered(self) -> None:
         """Reject a lake with committed data that its registry does not name: the backup would lack it."""
-        for folder in unregistered(self._registry, self._layout):
+        for folder in unregistered_folders(self._registry, self._layout):
             why = (
                 f"Dataset {folder.name}: {folder.path} holds committed data, and the registry does not name it. Run silt doctor "
                 "--repair to register it again."

@@ -48,12 +48,12 @@ class Check:
     finding: str
 
 
-Finding = tuple[Verdict, str]
+CheckResult = tuple[Verdict, str]
 
 
 def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> list[Check]:
     """Run every check. A check that raises a `SiltstoneError` has failed, with the error as its finding."""
-    checks: dict[str, Callable[[], Finding]] = {
+    checks: dict[str, Callable[[], CheckResult]] = {
         "python": _python,
         "packages": _packages,
         "environment": _environment,
@@ -78,12 +78,12 @@ def run_checks(lake_path: str | None, *, open_lake: "Callable[[], Lake]") -> lis
     return results
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     good = sys.version_info[:2] >= OLDEST_PYTHON
     return Verdict.OK if good else Verdict.FAILED, ".".join(map(str, sys.version_info[:3]))
 
 
-def _packages() -> Finding:
+def _packages() -> CheckResult:
     versions: list[str] = []
     verdict = Verdict.OK
     for name in PACKAGES:
@@ -95,7 +95,7 @@ def _packages() -> Finding:
     return verdict, ", ".join(versions)
 
 
-def _environment() -> Finding:
+def _environment() -> CheckResult:
     """Name environment variables with a misspelled name, which are ignored elsewhere, or with an invalid value."""
     Settings.load()
     unknown = [
@@ -105,7 +105,7 @@ def _environment() -> Finding:
     return (Verdict.NOTE, ", ".join(unknown)) if unknown else (Verdict.OK, "every SILT_ variable is known")
 
 
-def _jars() -> Finding:
+def _jars() -> CheckResult:
     """Check where the jars are. The first command that needs Spark downloads missing ones."""
     folder = cache_folder() / "jars" / f"delta-{DELTA_VERSION}-spark-{version('pyspark')}"
     settings = Settings.load()
@@ -115,7 +115,7 @@ def _jars() -> Finding:
     return Verdict.OK, f"{len(jars)} in {jars[0].parent}" if jars else "part of Spark"
 
 
-def _scratch() -> Finding:
+def _scratch() -> CheckResult:
     """Check the folder for temporary files, and remove files of dead processes."""
     settings = Settings.load()
     root = private_folder(scratch_root(settings), remedy=REMEDY)
@@ -124,7 +124,7 @@ def _scratch() -> Finding:
     return Verdict.OK, f"{root}{what}"
 
 
-def _lake(open_lake: "Callable[[], Lake]") -> Finding:
+def _lake(open_lake: "Callable[[], Lake]") -> CheckResult:
     with open_lake() as lake:
         try:
             lake.require_exists()
@@ -140,7 +140,7 @@ def _lake(open_lake: "Callable[[], Lake]") -> Finding:
     return (Verdict.FAILED, " ".join([f"{text}.", *problems])) if problems else (Verdict.OK, text)
 
 
-def _writable(path: str) -> Finding:
+def _writable(path: str) -> CheckResult:
     folder = _existing(path)
     if not folder.is_dir():
         return Verdict.FAILED, f"{folder} is a file, not a folder"
@@ -149,7 +149,7 @@ def _writable(path: str) -> Finding:
     return Verdict.FAILED, f"{folder} cannot be read and written; check its permissions"
 
 
-def _disk(path: str) -> Finding:
+def _disk(path: str) -> CheckResult:
     usage = shutil.disk_usage(_existing(path))
     verdict = Verdict.OK if usage.free > LOW_DISK_BYTES else Verdict.NOTE
     return verdict, f"{size_text(usage.free)} of {size_text(usage.total)} free"

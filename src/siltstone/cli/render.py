@@ -135,8 +135,8 @@ def _write_plain(names: Sequence[str], rows: Sequence[Sequence[str]], to_right: 
     lengths = _cell_lengths(lines)
     widths = [max(column) for column in zip(*lengths, strict=True)]
     out = []
-    for line, own in zip(lines, lengths, strict=True):
-        gaps = [" " * (width - length) for width, length in zip(widths, own, strict=True)]
+    for line, line_lengths in zip(lines, lengths, strict=True):
+        gaps = [" " * (width - length) for width, length in zip(widths, line_lengths, strict=True)]
         cells = [gap + text if right else text + gap for text, gap, right in zip(line, gaps, to_right, strict=True)]
         out.append((" " * GAP).join(cells))
     out.insert(1, "─" * (sum(widths) + GAP * (len(widths) - 1)))

@@ -77,7 +77,10 @@ class LeaseTable:
 
         def check(epoch: int, live: DataFile | None) -> None:
             if not allowed(epoch, live.path if live else None):
-                raise Conflict(f"Lease {row.name!r} of lake {self._layout.root} was taken or renewed by its holder.")
+                raise Conflict(
+                    f"Lease {row.name!r} of lake {self._layout.root} was renewed by its holder or acquired by another "
+                    "process. Nothing was changed. Try again."
+                )
 
         with self.errors_translated():
             values = {name: value for name, value in asdict(row).items() if name != "name"}

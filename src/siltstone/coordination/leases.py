@@ -122,7 +122,7 @@ class Leases:
             row,
             liveness_lock,
             clock=self._clock,
-            taken_from=before.row if before and state is not LeaseState.FREE else None,
+            previous_holder=before.row if before and state is not LeaseState.FREE else None,
         )
 
     def _new_row(self, name: str, before: CachedRow | None, *, role: Role, ttl_seconds: float) -> LeaseRow:
@@ -169,9 +169,9 @@ class Lease:
         liveness_lock: LivenessLock,
         *,
         clock: Clock,
-        taken_from: LeaseRow | None,
+        previous_holder: LeaseRow | None,
     ) -> None:
-        self.taken_from = taken_from
+        self.previous_holder = previous_holder
         """The dead or expired holder from which this lease was taken over, if any. It may have left unfinished work."""
         self.trouble: str | None = None
         """Error text of the last renewal on the lease's own thread; None after a successful one."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from siltstone.clock import Clock
 from siltstone.dataset.dataset_folder import Marker, read_marker, write_marker
-from siltstone.dataset.orphan_folders import UnregisteredFolder, unregistered
+from siltstone.dataset.orphan_folders import UnregisteredFolder, unregistered_folders
 from siltstone.dataset.registry import LIVE, Registration, Registry
 from siltstone.dataset.store import Store
 from siltstone.delta.layout import BASE, Layout
@@ -54,9 +54,11 @@ class Adoption:
         self._clock = clock
         self._durable = durable
 
-    def found(self) -> list[Unregistered]:
+    def unregistered(self) -> list[Unregistered]:
         """List the unregistered datasets by name; nothing is changed."""
-        folders = sorted(unregistered(self._registry, self._layout), key=lambda folder: (folder.name, folder.path))
+        folders = sorted(
+            unregistered_folders(self._registry, self._layout), key=lambda folder: (folder.name, folder.path)
+        )
         live = {row.name for row in self._registry.all()} if folders else set()
         shared = {name for name, count in Counter(folder.name for folder in folders).items() if count > 1}
         return [self._diagnosed(folder, live=live, shared=shared) for folder in folders]
@@ -68,7 +70,7 @@ class Adoption:
             NotFound: there is no such unregistered dataset.
             Conflict: it cannot be adopted, or a dataset of that name was created meanwhile. Nothing was changed.
         """
-        datasets = self.found()
+        datasets = self.unregistered()
         dataset = next((d for d in datasets if (d.dataset, d.incarnation) == (str(name), incarnation)), None)
         if dataset is None:
             raise NotFound(f"There is no unregistered dataset {name} with incarnation {incarnation}.")

@@ -66,7 +66,7 @@ def sweep(registry: Registry, layout: Layout) -> list[Path]:
     return removed
 
 
-def unregistered(registry: Registry, layout: Layout) -> list[UnregisteredFolder]:
+def unregistered_folders(registry: Registry, layout: Layout) -> list[UnregisteredFolder]:
     """List the folders with a dataset that the registry does not name and no process is creating; nothing is changed.
 
     If the registry was lost, all folders with datasets are listed.

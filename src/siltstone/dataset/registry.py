@@ -382,7 +382,7 @@ class Registry:
     def _register(self, name: DatasetName, incarnation: str, schema: pa.Schema, spec: Spec) -> Registration:
         before = self._lookup(name)
         if before is not None and before.is_live:
-            raise Conflict(f"Dataset {name} exists.")
+            raise Conflict(f"Dataset {name} exists. Nothing was changed. Open it, or drop it first.")
         row = Registration(
             name=name,
             n=before.n + 1 if before else 1,
@@ -401,7 +401,9 @@ class Registry:
 
         def check(n: int, _live: DataFile | None) -> None:
             if n != (before.n if before else 0):
-                raise Conflict(f"Dataset {row.name} was created or dropped by another process meanwhile.")
+                raise Conflict(
+                    f"Dataset {row.name} was created or dropped by another process meanwhile. Nothing was changed. Try again."
+                )
 
         owner = self._clock.new_id()
         with self._liveness_lock(owner):  # until the log names its file, the liveness lock protects it from the sweep

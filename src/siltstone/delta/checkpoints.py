@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from siltstone.clock import NS_PER_MS, Clock, epoch_ns
+from siltstone.clock import MS_PER_HOUR, NS_PER_MS, Clock, epoch_ns
 from siltstone.delta.checkpoint_checksums import checkpoint_lock, checksum_name, matches, write_checksum
 from siltstone.delta.fsync import sync_directory, sync_file
 from siltstone.delta.layout import LOG, entry_name, in_log
@@ -43,7 +43,7 @@ from siltstone.host.system_errors import is_panic
 
 CHECKPOINT_TRIES: Final = 5
 """Attempts to write a checkpoint. One fails if another process writes while delta-rs opens the table, or cleans the log."""
-NS_PER_HOUR: Final = 3_600_000 * NS_PER_MS
+NS_PER_HOUR: Final = MS_PER_HOUR * NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The commit lock: a short advisory lock that orders the commit attempts of several processes at one table.
 
-It saves work and guarantees nothing. A process that does not acquire it within a second attempts its commit without it, and the
-commit is correct either way. A crash releases the lock. Its holder is in an `Uninterrupted` block, because an interrupt between
-the acquisition and the `with` block would leave the lock held.
+It saves work and guarantees nothing. A process waits at most a second for it, then commits without it. The commit is
+correct either way. A crash releases the lock. Its holder is in an `Uninterrupted` block. An interrupt before the `with`
+block would otherwise leave the lock held.
 """
 
 import os

@@ -153,13 +153,16 @@ def read_footer(path: Path, *, expected: pa.Schema, exact: bool = True) -> Foote
             metadata, actual = file.metadata, file.schema_arrow
     except FileNotFoundError as error:
         raise Corruption(
-            f"File {path} is missing; nothing was committed.", reason=Reason.MISSING_FILE, paths=[path]
+            f"File {path} is missing; nothing was committed. Check the disk and try again.",
+            reason=Reason.MISSING_FILE,
+            paths=[path],
         ) from error
     except READ_ERRORS as error:
         raise read_failure(path, error, "Nothing was committed.") from error
     if difference := column_differences(actual, expected, exact=exact):
         raise Corruption(
-            f"File {path} does not have the expected columns: {difference}; nothing was committed.", paths=[path]
+            f"File {path} does not have the expected columns: {difference}; nothing was committed. Try again.",
+            paths=[path],
         )
     return Footer(size_bytes=size, rows=metadata.num_rows, metadata=metadata)
 

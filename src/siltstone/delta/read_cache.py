@@ -20,7 +20,7 @@ ENTRY_BYTES: Final = 200
 """Overhead of one cache entry, in bytes."""
 
 _Key = tuple[Path, str, Hashable]
-State = tuple[int, ...]
+CacheState = tuple[int, ...]
 
 
 class ReadCache:
@@ -32,13 +32,13 @@ class ReadCache:
         self._mutex = threading.Lock()
         self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
         self._of_folder: dict[Path, set[_Key]] = {}
-        self._state: dict[Path, State] = {}
+        self._state: dict[Path, CacheState] = {}
         self.generation = 0
         """Number of `forget` calls. A reader reads it before its snapshot."""
         self.size_bytes = 0
         """Size of the cached parts."""
 
-    def visit(self, folder: Path, *, state: State, live: Collection[str], since: int) -> "CacheReader":
+    def visit(self, folder: Path, *, state: CacheState, live: Collection[str], since: int) -> "CacheReader":
         """Begin to read a folder at a state with these live files.
 
         Args:
@@ -106,7 +106,7 @@ class CacheReader:
 
     reads: ReadCache
     folder: Path
-    state: State
+    state: CacheState
     since: int
 
     def has(self, path: str, part: Hashable) -> bool:

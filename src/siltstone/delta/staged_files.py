@@ -40,7 +40,7 @@ class StagedFiles:
             if (footer.size_bytes, footer.rows) != (file.size_bytes, file.rows):
                 raise Corruption(
                     f"File {path} has {footer.rows} rows in {footer.size_bytes} bytes, not {file.rows} in "
-                    f"{file.size_bytes}; nothing was committed."
+                    f"{file.size_bytes}; nothing was committed. Check the disk and try again."
                 )
         if self._durable:
             sync_files(self._table, [file.path for file in fresh], synced=self._synced_folders)
@@ -51,7 +51,8 @@ class StagedFiles:
         size = os.stat(f"{self._table}/{file.path}").st_size  # noqa: PTH116
         if size != file.size_bytes:
             raise Corruption(
-                f"File {self._table / file.path} has {size} bytes, not {file.size_bytes}; nothing was committed."
+                f"File {self._table / file.path} has {size} bytes, not {file.size_bytes}; nothing was committed. "
+                "Check the disk and try again."
             )
         self._verified.add(file.path)
         if self._durable:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from siltstone.clock import Clock, epoch_ms
+from siltstone.clock import MS_PER_HOUR, Clock, epoch_ms
 from siltstone.delta.checkpoints import heal_checkpoint, open_listed
 from siltstone.delta.full_replay import Replayed, replay
 from siltstone.delta.layout import LOG, has_versions, in_log
@@ -58,7 +58,6 @@ FREE_WRITER_VERSION: Final = 2
 READER_FEATURES: Final = frozenset({"timestampNtz"})
 WRITER_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
 """Features that a protocol with a feature list may require."""
-MS_PER_HOUR: Final = 3_600_000
 FOLLOW_SECONDS: Final = 60.0
 """Seconds for which entries are applied to an opened table before delta-rs opens it again."""
 

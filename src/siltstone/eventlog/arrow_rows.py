@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.clock import NS_PER_SECOND
 from siltstone.errors import Corruption, InvalidRequest, Reason
 from siltstone.eventlog.event_json import read_event
 from siltstone.eventlog.events import Event, EventType, Indexed, payload_values
@@ -24,7 +25,7 @@ IDX: Final = "idx"
 POS: Final = "pos"
 APPENDED_AT: Final = "appended_at"
 """Column with the time of the append. Added in version 2."""
-NS_PER_DAY: Final = 24 * 3600 * 1_000_000_000
+NS_PER_DAY: Final = 24 * 3600 * NS_PER_SECOND
 _EPOCH: Final = datetime.date(1970, 1, 1)
 
 _STATUS: Final = [pa.field("status_code", pa.int32()), pa.field("status_name", pa.string())]

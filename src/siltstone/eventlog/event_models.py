@@ -123,8 +123,8 @@ def _code_reader(kinds: type[E]) -> PlainValidator:
 
     def read(value: object) -> E:
         if not isinstance(value, (int, str)) or isinstance(value, bool) or value not in members:
-            given = repr(value) if isinstance(value, (int, str, float)) else type(value).__name__
-            raise PydanticCustomError("code", "is {given}; there are {allowed}", {"given": given, "allowed": allowed})
+            shown = repr(value) if isinstance(value, (int, str, float)) else type(value).__name__
+            raise PydanticCustomError("code", "is {given}; there are {allowed}", {"given": shown, "allowed": allowed})
         return members[value]
 
     return PlainValidator(read, json_schema_input_type=int | str)

@@ -28,6 +28,7 @@ from siltstone.eventlog.events import (
     BuildStatus,
     DelegationEvent,
     Event,
+    EventStatus,
     EventType,
     Indexed,
     JobEvent,
@@ -35,7 +36,6 @@ from siltstone.eventlog.events import (
     PartitionEvent,
     PartitionInvalidationEvent,
     PartitionStatus,
-    Status,
     as_json,
     event_json,
     payload_values,
@@ -449,7 +449,7 @@ class StateChanges:
         self._count_status("job", JobStatus, before, payload.status)
         self._set_row(RUNS, payload.job_run_id, row)
 
-    def _count_status(self, what: str, kinds: type[Status], before: Row | None, to: Status) -> None:
+    def _count_status(self, what: str, kinds: type[EventStatus], before: Row | None, to: EventStatus) -> None:
         if before is not None:
             self.counts[f"{what} {kinds(before['status']).name}"] -= 1
         self.counts[f"{what} {to._name_}"] += 1

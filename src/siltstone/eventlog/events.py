@@ -89,7 +89,7 @@ class InputKind(IntEnum):
     MATERIALIZE = 1
 
 
-Status: TypeAlias = BuildStatus | PartitionStatus | JobStatus
+EventStatus: TypeAlias = BuildStatus | PartitionStatus | JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

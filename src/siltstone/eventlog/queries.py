@@ -150,7 +150,7 @@ def page(connection: Connection, *, start: int, limit: int, event_filter: Filter
     shown, has_more = events[:limit], len(events) > limit
     following = events[limit].index if has_more else max(start, next_index(connection))
     if event_filter == Filter():  # indexes have no gaps
-        missing = next((at for at, found in enumerate(shown, start) if at != found.index), start + len(shown))
+        missing = next((at for at, indexed in enumerate(shown, start) if at != indexed.index), start + len(shown))
         if missing != following:
             raise damaged(f"event {missing} is missing")
     return Page(events=tuple(shown), next_index=following, has_more=has_more)

@@ -6,6 +6,8 @@ from typing import Final, SupportsIndex
 from siltstone.errors import InvalidRequest
 
 MAX_LONG: Final = 2**63 - 1
+MAX_RESULT_ROWS: Final = 100_000
+"""Most rows of the result of a query. A stream of rows has no limit."""
 _MAX_SHOWN: Final = 80
 
 

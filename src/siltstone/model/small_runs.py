@@ -70,8 +70,8 @@ def small_change_files(
     >>> from siltstone.model.files import DataFile
     >>> files = [DataFile(path=str(n), size_bytes=9, rows=1, partition={"_seq": str(n)}) for n in range(1, 5)]
     >>> number = lambda file: int(file.partition["_seq"])
-    >>> found = small_change_files(files, number, many=3, max_bytes=1000)
-    >>> [file.path for file in found.files], found.enough
+    >>> run = small_change_files(files, number, many=3, max_bytes=1000)
+    >>> [file.path for file in run.files], run.enough
     (['1', '2', '3', '4'], True)
     >>> small_change_files(files, number, many=5, max_bytes=1000).enough
     False

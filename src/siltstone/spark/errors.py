@@ -151,8 +151,8 @@ def says_out_of_memory(text: str) -> bool:
 def out_of_memory() -> Unavailable:
     """Return the error to raise when a query needs more memory than Spark has."""
     return Unavailable(
-        "The query needs more memory than Spark has. Request less at a time (filter first, name fewer columns, collect less into "
-        "one row, LIMIT), or raise the setting spark_memory_mb.",
+        "The query needs more memory than Spark has. Request less at a time: filter first, name fewer columns, LIMIT. "
+        "Or raise the setting spark_memory_mb.",
         reason=Reason.MEMORY,
     )
 

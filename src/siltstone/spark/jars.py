@@ -114,7 +114,7 @@ def _from_folder(folder: Path) -> tuple[Path, ...]:
     if missing:
         raise Unavailable(
             f"{folder} has no {' and no '.join(missing)} jar. Point the setting spark_jars to a folder with the jars "
-            f"of {coordinate(spark_version())} and its dependencies, or unset it to have them downloaded."
+            f"of {coordinate(spark_version())} and its dependencies. Or unset it, and they are downloaded."
         )
     return jars
 
@@ -170,8 +170,8 @@ def _resolve(settings: Settings, package: str, work: Path) -> None:
         reasons = [line.strip() for line in output.splitlines() if relevant.search(line)][:3] or [output[-300:]]
         raise Unavailable(
             f"The jars of {package} could not be downloaded: {'; '.join(reasons)}. "
-            "Try again with a network, name a mirror in the setting spark (spark.jars.repositories), "
-            "or put the jars into a folder and name it in the setting spark_jars."
+            "Try again with a network. Or name a mirror in the setting spark (spark.jars.repositories). "
+            "Or put the jars into a folder and name it in the setting spark_jars."
         )
 
 

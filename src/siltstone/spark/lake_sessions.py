@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from siltstone.config import Settings
-from siltstone.spark.progress import Show, Watcher
+from siltstone.spark.progress import ShowProgress, Watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ class LakeSessions:
         return self._given is not None or is_running()
 
     @contextmanager
-    def progress(self, show: Show | None) -> Iterator[None]:
+    def progress(self, show: ShowProgress | None) -> Iterator[None]:
         """Pass the progress of Spark inside the block to `show`; on Connect sessions only."""
         if show is None:
             yield

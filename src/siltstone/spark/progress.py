@@ -21,14 +21,14 @@ class Progress:
     bytes_read: int
 
 
-Show = Callable[["Progress | str"], None]
+ShowProgress = Callable[["Progress | str"], None]
 """Callback for progress, or for a line about a step without progress."""
 
 
 class Watcher(AbstractContextManager["Watcher"]):
     """Reports Spark's progress to one function, for every attached session, until the end of its block."""
 
-    def __init__(self, show: Show) -> None:
+    def __init__(self, show: ShowProgress) -> None:
         self.show: Final = show
         self._sessions: list[SparkSession] = []
 

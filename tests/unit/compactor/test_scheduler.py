@@ -336,7 +336,7 @@ def test_a_standby_takes_over_at_once_when_the_holder_dies_and_runs_its_missed_t
     liveness_lock_of(lease_of(first)).close()  # as a crash would
     assert second.tick() is None, "what the first one did hours ago is not done again"
     assert second.status().state is SchedulerState.WAITING
-    assert (lease_of(second).epoch, lease_of(second).taken_from is not None) == (2, True)
+    assert (lease_of(second).epoch, lease_of(second).previous_holder is not None) == (2, True)
     bench.clock.pass_time(minutes=30)
     assert second.tick() is not None
     assert first.tick() is None

@@ -112,7 +112,7 @@ def test_a_free_lease_is_acquired_and_its_row_names_the_holder(lake: Path, clock
     assert found == lease.row
     assert (found.epoch, found.role, found.released) == (1, "all", False)
     assert (found.since, found.expires_at) == (START, later(TTL))
-    assert lease.taken_from is None
+    assert lease.previous_holder is None
     lease.release()
 
 
@@ -262,7 +262,7 @@ def test_a_dead_holder_on_this_machine_is_replaced_at_once(lake: Path, clock: Fa
     dead(first)
     second = taken(leases_of(lake, clock=clock))
     assert second.epoch == 2
-    assert second.taken_from == first.row
+    assert second.previous_holder == first.row
     for call in (first.check, first.renew, lambda: first.advance(above=7)):
         with pytest.raises(Fenced, match="'compactor'"):
             call()
@@ -299,7 +299,7 @@ def test_a_process_that_has_watched_nothing_replaces_a_holder_whose_end_is_long_
     clock.pass_time(seconds=TTL + MARGIN_SECONDS)
     assert leases_of(lake, clock=clock).acquire(COMPACTOR, role=Role.ALL) is None
     clock.pass_time(seconds=1)
-    assert taken(leases_of(lake, clock=clock)).taken_from == elsewhere.row
+    assert taken(leases_of(lake, clock=clock)).previous_holder == elsewhere.row
 
 
 def test_a_holder_on_this_machine_that_hangs_is_replaced_after_its_time(lake: Path, clock: FakeClock):

@@ -14,6 +14,7 @@ from siltstone.cli.input_parsing import STANDARD_INPUT, read_parameter
 from siltstone.cli.registration import READ, Commands
 from siltstone.cli.result_files import print_rows, write_rows
 from siltstone.errors import InvalidRequest
+from siltstone.model.numbers import MAX_RESULT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +33,6 @@ class Form(StrEnum):
     PARQUET = "parquet"
 
 
-MAX_ROWS: Final = 100_000
-"""Most rows that one call returns. Larger results are read as a stream."""
 SHORTEST_SECONDS: Final = 0.001
 """Shortest time limit of a stream, in seconds, if the call before it used up the limit. 0 would mean no limit."""
 FACTS: Final = ("row_count", "truncated", "engine", "reason", "seconds")
@@ -104,7 +103,7 @@ def sql(  # noqa: PLR0913  # one parameter for each option
         if out is not None and out.resolve().is_relative_to(lake.path.resolve()):
             raise InvalidRequest(f"{out} is inside the lake, where no purge deletes it. Name a file outside.")
         whole = max_rows is None and chosen is not Form.TABLE
-        most = MAX_ROWS if whole else lake.settings.max_rows if max_rows is None else max_rows
+        most = MAX_RESULT_ROWS if whole else lake.settings.max_rows if max_rows is None else max_rows
         started = time.monotonic()
         result = lake.sql(text, params=values, engine=engine, max_rows=most, timeout=timeout)
         facts = {name: getattr(result, name) for name in FACTS}
@@ -128,7 +127,7 @@ def _all_rows(
     """Return all rows of a query with more rows than one call returns. `timeout` counts from `started`."""
     if engine == "hot":
         raise InvalidRequest(
-            f"The query has more than {MAX_ROWS:,} rows, and only Spark streams them. Nothing was written. "
+            f"The query has more than {MAX_RESULT_ROWS:,} rows, and only Spark streams them. Nothing was written. "
             "Use --engine auto, or take fewer rows with --max-rows or LIMIT."
         )
     limit = lake.settings.query_seconds if timeout is None else timeout

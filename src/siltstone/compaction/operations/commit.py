@@ -44,7 +44,7 @@ def commit_fold(store: Store, plan: FoldPlan, written: tuple[DataFile, ...]) -> 
     if rows != plan.expected_rows:
         raise Corruption(
             f"Dataset {store.name}: the fold wrote {rows} rows and should have written {plan.expected_rows}; "
-            "nothing was committed."
+            "nothing was committed. Check the disk, and fold again."
         )
     commit = Commit(
         kind=CommitKind.FOLD,

@@ -243,7 +243,7 @@ class LogFold:
             wrong = next(iter({**(expected - written), **(written - expected)}))
             raise Corruption(
                 f"Dataset {self.store.name}: the fold wrote {written[wrong]} rows into {'/'.join(map(str, wrong))} and should "
-                f"have written {expected[wrong]}; nothing was committed."
+                f"have written {expected[wrong]}; nothing was committed. Check the disk, and fold again."
             )
         return tuple(files)
 

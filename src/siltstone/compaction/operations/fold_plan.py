@@ -64,7 +64,9 @@ def by_file_name(files: Sequence[DataFile], *, dataset: str) -> dict[str, DataFi
     """Return files by the last parts of their paths, which must differ: Spark reports no more of a row's file."""
     names = {file.path.rsplit("/", 1)[-1]: file for file in files}
     if len(names) != len(files):
-        raise Corruption(f"Dataset {dataset}: two base files have the same name; nothing was changed.")
+        raise Corruption(
+            f"Dataset {dataset}: two base files have the same name; nothing was changed. Restore it from a backup."
+        )
     return names
 
 
@@ -94,11 +96,11 @@ def grouped(
     >>> [[file.path for file in group] for group in grouped(files, ranges, target_bytes=100)]
     [['a'], ['b', 'c'], ['d']]
     """
-    known = sorted((file for file in files if ranges[file.path].known), key=lambda file: ranges[file.path].low)
+    with_range = sorted((file for file in files if ranges[file.path].known), key=lambda file: ranges[file.path].low)
     unknown = [file for file in files if not ranges[file.path].known]
     groups: list[tuple[DataFile, ...]] = []
     room = 0
-    for file in [*known, *unknown]:
+    for file in [*with_range, *unknown]:
         small = file.size_bytes * SMALL_FILE_SHARE < target_bytes
         if small and file.size_bytes <= room:
             groups[-1] = (*groups[-1], file)

@@ -16,7 +16,7 @@ OPEN_COST_BYTES: Final = 4 * BYTES_PER_MB
 CLUSTERED: Final = "cluster"
 """Value of `FileEntry.tier` for a file that a clustering wrote."""
 
-Partition = tuple[tuple[str, str | None], ...]
+PartitionValues = tuple[tuple[str, str | None], ...]
 """The user's partition columns and their values."""
 
 
@@ -53,7 +53,7 @@ class FileEntry(NamedTuple):
     size_bytes: int
     rows: int = 0
     period: str = ""
-    partition: Partition = ()
+    partition: PartitionValues = ()
     tier: str = ""
     """Tier that wrote the file, ``cluster`` for a clustering. Empty if a fold, a load or a writer wrote it."""
     modified_ms: int = 0
@@ -132,7 +132,7 @@ class JobSpec:
     dataset: str
     period: str = ""
     """Target period of a roll-up."""
-    partition: Partition = ()
+    partition: PartitionValues = ()
     files: tuple[FileEntry, ...] = field(default=(), repr=False)
     batch: int = 1
     batches: int = 1
@@ -265,9 +265,9 @@ def idle(files: Sequence[FileEntry], busy: Busy) -> list[FileEntry]:
     return [file for file in files if file.path not in busy] if busy else list(files)
 
 
-def by_period(files: Iterable[FileEntry]) -> list[tuple[tuple[str, Partition], list[FileEntry]]]:
+def by_period(files: Iterable[FileEntry]) -> list[tuple[tuple[str, PartitionValues], list[FileEntry]]]:
     """Group files by period and partition, in order."""
-    groups: dict[tuple[str, Partition], list[FileEntry]] = {}
+    groups: dict[tuple[str, PartitionValues], list[FileEntry]] = {}
     for file in files:
         groups.setdefault((file.period, file.partition), []).append(file)
     return sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1])))

@@ -19,14 +19,14 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Final
 
-from siltstone.clock import epoch_ms
+from siltstone.clock import MS_PER_HOUR, epoch_ms
 from siltstone.compaction.planning.model import (
     CLUSTERED,
     Busy,
     FileEntry,
     JobKind,
     JobSpec,
-    Partition,
+    PartitionValues,
     TableState,
     View,
     by_period,
@@ -45,7 +45,7 @@ class _Group:
     """The files of one period and one set of partition values."""
 
     period: str
-    partition: Partition
+    partition: PartitionValues
     granularity: Granularity
     files: list[FileEntry]
     """Files that no unfinished job uses."""
@@ -99,7 +99,7 @@ def roll_ups(table: TableState, tiers: Sequence[Tier], view: View) -> Iterator[J
             if groups:
                 yield replace(spec, reason=f"tier {tier.name} is disabled")
             continue
-        targets: dict[tuple[str, Partition], list[_Group]] = {}
+        targets: dict[tuple[str, PartitionValues], list[_Group]] = {}
         for group in groups:
             if group.granularity.rank <= tier.source.rank or group.granularity is tier.target:
                 targets.setdefault((coarser(group.period, tier.target), group.partition), []).append(group)
@@ -181,7 +181,7 @@ def _reason_left_out(tier: Tier, sources: _Sources, closed: datetime, view: View
         return ""
     newest_ms = max((file.modified_ms for file in (*sources.moving, *sources.fresh) if not file.tier), default=0)
     wait_ms = newest_ms + tier.quiet_seconds * 1000 - view.now_ms
-    hours = f"{wait_ms / 3_600_000:,.1f} hours"
+    hours = f"{wait_ms / MS_PER_HOUR:,.1f} hours"
     return f"the newest file is too young, eligible in {hours} if no other file arrives" if wait_ms > 0 else ""
 
 

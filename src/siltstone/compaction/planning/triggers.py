@@ -8,9 +8,8 @@ A threshold of 0 in the settings turns that trigger off. `force` ignores thresho
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final
 
-from siltstone.clock import epoch_ms
+from siltstone.clock import MS_PER_HOUR, epoch_ms
 from siltstone.compaction.planning.model import (
     CLUSTERED,
     OPEN_COST_BYTES,
@@ -33,8 +32,6 @@ from siltstone.model.periods import Granularity, end, granularity_of
 from siltstone.model.small_runs import small_change_files, small_event_files
 from siltstone.model.tiers import FEWEST_FILES_PER_JOB
 from siltstone.model.units import size_text
-
-HOUR_MS: Final = 3_600_000
 
 
 def _candidate(table: TableState, kind: JobKind, target_bytes: int = 0) -> JobSpec:
@@ -227,14 +224,14 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSp
     vacuumed_at = table.vacuumed_at if is_known else None
     since = vacuumed_at or table.removed_since
     wait_hours = settings.vacuum_interval_hours + (0.0 if vacuumed_at else settings.vacuum_retention_hours)
-    due_ms = epoch_ms(since) + round(wait_hours * HOUR_MS) if since else 0
+    due_ms = epoch_ms(since) + round(wait_hours * MS_PER_HOUR) if since else 0
     if vacuumed_at:
         trigger = f"{settings.vacuum_interval_hours:g} hours since the last one"
     else:
         trigger = f"the oldest file has waited for {wait_hours:g} hours" if since else "the first one"
     if table.clustered_at and (not since or table.clustered_at >= since):
         kept_hours = settings.vacuum_retention_hours if since and not vacuumed_at else 0.0
-        after_ms = epoch_ms(table.clustered_at) + round(kept_hours * HOUR_MS)
+        after_ms = epoch_ms(table.clustered_at) + round(kept_hours * MS_PER_HOUR)
         due_ms, trigger = min(due_ms, after_ms), "after a clustering"
     spec = replace(_candidate(table, JobKind.VACUUM), waiting_since_ms=due_ms, trigger=trigger)
     if job := view.under_way.get(JobKind.VACUUM):
@@ -246,4 +243,4 @@ def vacuums(table: TableState, settings: Settings, view: View) -> Iterator[JobSp
     elif view.force:
         yield replace(spec, trigger="forced")
     else:
-        yield replace(spec, trigger="", reason=f"due in {(due_ms - view.now_ms) / HOUR_MS:,.1f} hours")
+        yield replace(spec, trigger="", reason=f"due in {(due_ms - view.now_ms) / MS_PER_HOUR:,.1f} hours")

@@ -158,9 +158,12 @@ def written_groups(spark: "SparkSession", store: Store, paths: Sequence[str]) ->
         path = by_name[row[_NAME]]
         if path in groups:
             raise Corruption(
-                f"Dataset {store.name}: {path} has rows of two periods or partitions; nothing was committed."
+                f"Dataset {store.name}: {path} has rows of two periods or partitions; nothing was committed. "
+                "Check the disk, and load again."
             )
         groups[path] = tuple(row[name] for name in group_columns(store))
     if missing := set(paths) - groups.keys():
-        raise Corruption(f"Dataset {store.name}: {min(missing)} has no rows; nothing was committed.")
+        raise Corruption(
+            f"Dataset {store.name}: {min(missing)} has no rows; nothing was committed. Check the disk, and load again."
+        )
     return groups

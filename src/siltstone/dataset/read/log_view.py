@@ -72,8 +72,8 @@ def tombstone_rows(store: Store, snapshot: Snapshot, *, columns: Sequence[str] =
     files: list[DataFile] = []
     if store.spec.subject:
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            found = pool.map(may_hold, snapshot.unfolded)
-            files = [file for file, holds in zip(snapshot.unfolded, found, strict=True) if holds]
+            matches = pool.map(may_hold, snapshot.unfolded)
+            files = [file for file, holds in zip(snapshot.unfolded, matches, strict=True) if holds]
     names = [*store.spec.subject, *columns]
     rows = change_rows_in(store, files, columns=[*names, OP])
     is_unfolded = pc.and_(
