@@ -153,7 +153,7 @@ def test_batches_that_arrive_during_a_commit_wait_in_the_queue(tmp_path: Path, m
         first = pool.submit(people.upsert, [{"id": 9}])
         assert committing.wait(30)
         others = upserts(people, pool, range(3))
-        for _ in range(200):
+        for _ in range(4000):
             if len(waiting_in(queue)) == 3:
                 break
             time.sleep(0.005)

@@ -9,7 +9,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from siltstone.config import Settings
-from siltstone.delta.checkpoints import write_checkpoint
+from siltstone.delta.checkpoints import Retention, write_checkpoint
 from siltstone.delta.fsync import sync_directory
 from siltstone.delta.layout import LOG, entry_name
 from siltstone.delta.log_reader import list_log, read_entry
@@ -20,6 +20,7 @@ from siltstone.lake import Lake
 from siltstone.model.columns import APP_SEQ
 from siltstone.model.commit import Commit, CommitKind
 from siltstone.model.files import DataFile
+from tests.support.clocks import FakeClock
 from tests.support.faults import ERRORS, FaultyEntry, lands_then_raises, overtaken, raises
 from tests.support.internals import replace_back_off, replace_entry_writing, replace_refresh, store_of
 from tests.support.tables import (
@@ -133,8 +134,9 @@ def test_races_that_are_lost_for_too_long_are_unavailable_and_leave_nothing(
 ):
     before = state(path)
     fake = FaultyEntry(*[raises(CommitFailedError("again"))] * 50).install(monkeypatch)
+    table = Table(path, settings=IMPATIENT, clock=FakeClock(), retention=Retention(hours=1), label="Table t")
     with pytest.raises(Unavailable):
-        ACTS[act](open_table(path, settings=IMPATIENT))
+        ACTS[act](table)
     assert fake.tries > 1
     assert state(path) == before
 

@@ -240,8 +240,11 @@ def _left(root: Path) -> list[Dataset]:
 # ---- stress ----------------------------------------------------------------------------------------------------------
 
 
-def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, cleaners: int, seconds: float) -> None:
-    """Append, rewrite and clean concurrently; afterwards every acknowledged row exists exactly once."""
+def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, cleaners: int, seconds: float) -> bool:
+    """Append, rewrite and clean concurrently; afterwards every acknowledged row exists exactly once.
+
+    True if all of them committed, and two rewriters of the same files met. On a loaded machine they may not.
+    """
     make_table(path)
     tasks: list[tuple[object, ...]] = [(append_for, path, writer, seconds) for writer in range(1, appenders + 1)]
     tasks += [(cluster_for, path, seconds)] * clusterers
@@ -257,23 +260,24 @@ def stress(path: Path, pool: Pool, *, appenders: int, clusterers: int, cleaners:
     sequences = sorted(sequence for _, sequence in acknowledged)
     assert sequences == list(range(1, len(acknowledged) + 1))
     assert state(path).transactions[APP_SEQ] == len(acknowledged)
-    assert sum(landed for landed, _ in clusterings) > 0
-    assert sum(done for done, _ in cleanings) > 0
-    if clusterers > 1:
-        assert sum(refused for _, refused in clusterings) > 0, "two rewriters of the same files must meet"
     for writer in range(1, appenders + 1):
         mine = [sequence for number, sequence in acknowledged if number // 1_000_000 == writer]
         assert mine == sorted(mine)
+    landed, conflicts = (sum(counts) for counts in zip(*clusterings, strict=True))
+    return bool(landed and conflicts and sum(done for done, _ in cleanings))
 
 
 def test_appends_survive_rewrites_and_cleaning_in_other_processes(tmp_path: Path, pool: Pool):
-    stress(tmp_path / "t", pool, appenders=4, clusterers=2, cleaners=1, seconds=4.0)
+    assert any(
+        stress(tmp_path / f"t{seconds}", pool, appenders=4, clusterers=2, cleaners=1, seconds=seconds)
+        for seconds in (4.0, 16.0, 64.0)
+    )
 
 
 @pytest.mark.deep
 def test_appends_survive_a_long_time_of_rewrites_and_cleaning(tmp_path: Path):
     pool = Pool(12)
     try:
-        stress(tmp_path / "t", pool, appenders=8, clusterers=2, cleaners=2, seconds=60.0)
+        assert stress(tmp_path / "t", pool, appenders=8, clusterers=2, cleaners=2, seconds=60.0)
     finally:
         pool.close()

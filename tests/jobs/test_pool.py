@@ -142,13 +142,13 @@ def test_a_worker_that_does_not_start_is_reported_with_its_last_output(open_lake
 
 
 def test_a_worker_that_was_idle_for_long_is_ended(open_lake: OpenLake) -> None:
-    lake = open_lake(fresh=True, spark_idle_minutes=0.01)
+    lake = open_lake(fresh=True, spark_idle_minutes=60.0)
     make_log(lake, files=0)
     assert done(lake).outcome == "done"
     (worker,) = idle_workers(pool_of(lake))
     pool_of(lake).close_idle()
     assert idle(lake) == [worker.pid], "it has just worked"
-    worker.idle_since_seconds -= 1
+    worker.idle_since_seconds -= 3601
     lake.run_cycle(only=["vacuum"])
     assert idle(lake) == []
     assert not worker.alive()

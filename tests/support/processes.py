@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._pool = ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        together = context.Barrier(size)
+        self._pool = ProcessPoolExecutor(size, mp_context=context, initializer=_arrive, initargs=(together,))
         list(self._pool.map(_wake, range(size)))
 
     def one(self, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
@@ -47,9 +50,13 @@ class Pool:
         self._pool.shutdown()
 
 
+def _arrive(together: Barrier) -> None:
+    """Wait until every process has imported this module."""
+    together.wait(300)
+
+
 def _wake(_number: int) -> None:
-    """Import this module, and leave the next call to another process."""
-    time.sleep(0.5)
+    """Start one more process: none is idle before all have arrived."""
 
 
 def _from(start: float, task: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401

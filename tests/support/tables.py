@@ -22,7 +22,7 @@ from siltstone.model.files import DataFile
 
 FILE_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 TABLE_SCHEMA = pa.schema([pa.field(SEQ, pa.int64()), *FILE_SCHEMA])
-FAST = Settings(durable=False, commit_timeout_seconds=5.0, checkpoint_interval_commits=1_000_000)
+FAST = Settings(durable=False, commit_timeout_seconds=60.0, checkpoint_interval_commits=1_000_000)
 """No fsync and no background checkpoints: tests run them explicitly."""
 APPS = (APP_SEQ, APP_FOLD, APP_PRUNE, APP_EPOCH)
 

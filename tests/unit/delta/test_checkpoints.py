@@ -1,7 +1,9 @@
 import datetime
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,14 +143,24 @@ def test_an_older_sound_checkpoint_is_read_instead_of_an_unreadable_one(tmp_path
     assert versions_of(table) == ([*range(3, 8)], [3])
 
 
-def test_an_unreadable_checkpoint_that_another_process_replaces_meanwhile_stays(tmp_path: Path):
+def test_an_unreadable_checkpoint_that_another_process_replaces_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The other process cleans the entries below its checkpoint: without the checkpoint the table would be lost."""
     table = log(tmp_path / "t", entries=range(8), checkpoints=(5,))
     sound = (table / LOG / checkpoint(5)).read_bytes()
     spoil(table, 5)
+    waiting = threading.Event()
+
+    def lock(path: Path) -> AbstractContextManager[None]:
+        waiting.set()
+        return checkpoint_lock(path)
+
+    monkeypatch.setattr(checkpoints, "checkpoint_lock", lock)
     with ThreadPoolExecutor(1) as pool:
         with checkpoint_lock(table):
             healed = pool.submit(heal_checkpoint, table)
+            assert waiting.wait(60), "it has read the unreadable one"
             with pytest.raises(TimeoutError):
                 healed.result(timeout=0.1)
             (table / LOG / checkpoint(5)).write_bytes(sound)
