@@ -226,8 +226,9 @@ class SharedSpark:
         return int((self._clock.now() - datetime.datetime.fromisoformat(state.started_at)).total_seconds())
 
     def in_use(self) -> bool:
-        """Return whether a client uses the server."""
-        return is_locked(self.folder / CLIENTS_LOCK)
+        """Return whether a client uses the server: it has a shared lock. The daemon has an exclusive one for moments."""
+        clients = self.folder / CLIENTS_LOCK
+        return is_locked(clients) and not is_locked(clients, shared=True)
 
     def join(self, *, ui: bool = False) -> SharedServerHandle:
         """Return a handle of the server, and start it if it does not run. `ui` requests a server with Spark's UI.
