@@ -191,14 +191,17 @@ class DirectiveFollower:
         mark = self._directives.mark()
         if mark != self._mark:
             first, self._mark = self._mark is None, mark
-            self._residents.run_later(lambda: self._follow(first=first))
+            directives = self._directives.readable() if first else None  # a warming from now on is followed
+            self._residents.run_later(lambda: self._follow(directives))
         now = self._clock.monotonic_seconds()
         if now - self._published_seconds >= STATUS_SECONDS:
             self._published_seconds = now
             self._residents.run_later(self._publish_stats)
 
-    def _follow(self, *, first: bool) -> None:
-        for directive in self._directives.readable():
+    def _follow(self, at_start: list[CacheDirective] | None) -> None:
+        """Follow the directives that were read `at_start`, of which only pins apply, or those that are new by now."""
+        first = at_start is not None
+        for directive in self._directives.readable() if at_start is None else at_start:
             before = self._done.get(directive.name, CacheDirective(name=directive.name))
             self._done[directive.name] = directive
             slot = self._residents.slot(directive.name)
