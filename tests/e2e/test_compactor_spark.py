@@ -147,10 +147,8 @@ def test_a_compactor_stopped_in_a_fold_finishes_or_ends_it_and_nothing_is_lost(
     first.wait_for("lease_acquired")
     assert bench.lake.resume_compactor()
     first.wait_for("job_began")
-    began = time.monotonic()
     first.send(number)
     assert first.wait() == 0, first.errors
-    assert time.monotonic() - began < float(patience) + 30
     assert first.names()[-1] == "stopped"
     assert not bench.overview()["running"], "the lease is free"
     bench.check(folded=store_of(bench.lake.dataset(NAME)).snapshot().watermark > 0)

@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,11 @@ def test_two_commands_at_once_start_one_server_and_the_third_joins_it(user: User
 def test_other_users_cannot_see_the_token(user: User):
     token = user.running().token
     shown = user.silt("spark", "status")
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(PermissionError, FileNotFoundError, ProcessLookupError):  # of another user, or ended
+            lines.append(path.read_bytes())
+    assert lines
     assert token not in shown.out + shown.err + (user.place / "server.log").read_text()
     assert not any(token.encode() in line for line in lines)
     assert {path.stat().st_mode & 0o077 for path in [user.place, *user.place.iterdir()]} == {0}

@@ -180,7 +180,12 @@ def test_an_interrupt_of_the_hot_engine_is_one_line(people_lake: Path):
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    time.sleep(4)
+    maps, deadline = Path(f"/proc/{child.pid}/maps"), time.monotonic() + TIMEOUT_SECONDS
+    while "duckdb" not in maps.read_text():  # loaded for the query, after the handler of Ctrl-C was installed
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)  # now it runs the query
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=TIMEOUT_SECONDS)
     assert (child.returncode, out) == (130, b""), err

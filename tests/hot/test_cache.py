@@ -3,7 +3,8 @@
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.support.internals import store_of
 from tests.support.people import NAME, create, key, people, person
 
 SETTINGS = Settings(durable=False, squash_files=0)
+WAIT_SECONDS = 60
 
 
 @pytest.fixture
@@ -37,6 +39,19 @@ def dataset(lake: Lake) -> Dataset:
     made = create(lake)
     made.upsert(people(100))
     return made
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for the background thread of the cache."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def table_name(lake: Lake) -> str:
+    with lake.hot.snapshot([NAME]) as hot:
+        return hot.tables[NAME]
 
 
 # ---- the same rows as the merged view ----------------------------------------------------------------------------
@@ -326,10 +341,7 @@ def test_a_missed_dataset_is_filled_after_the_answer(lake: Lake, dataset: Datase
     with pytest.raises(NotResident), lake.hot.snapshot([NAME]):
         pass
     assert lake.hot.want(NAME).admitted
-    for _ in range(200):
-        if lake.hot.decide(NAME).resident:
-            break
-        threading.Event().wait(0.02)
+    until(lambda: lake.hot.decide(NAME).resident)
     assert_same(lake, dataset)
     assert (lake.hot.stats().entries[0].misses, fills(lake)) == (1, 1)
 
@@ -356,16 +368,10 @@ def test_a_table_with_many_deleted_rows_is_rewritten(
 ) -> None:
     monkeypatch.setattr(memory_reclaim, "PACK_ROWS", 10)
     lake.hot.fill(NAME)
-    with lake.hot.snapshot([NAME]) as hot:
-        first = hot.tables[NAME]
+    first = table_name(lake)
     dataset.tombstone([key(number) for number in range(60)])
     assert_same(lake, dataset)
-    for _ in range(200):
-        with lake.hot.snapshot([NAME]) as hot:
-            if hot.tables[NAME] != first:
-                break
-        threading.Event().wait(0.02)
-    assert hot.tables[NAME] != first
+    until(lambda: table_name(lake) != first)
     assert_same(lake, dataset)
     dataset.upsert(people(100, start=300))
     assert_same(lake, dataset)
@@ -373,19 +379,13 @@ def test_a_table_with_many_deleted_rows_is_rewritten(
 
 def test_after_a_purge_by_another_process_no_purged_row_stays_in_memory(lake: Lake, dataset: Dataset) -> None:
     lake.hot.fill(NAME)
-    with lake.hot.snapshot([NAME]) as hot:
-        first = hot.tables[NAME]
+    first = table_name(lake)
     dataset.tombstone([key(3)])
     assert_same(lake, dataset)
     fold_by_arrow(dataset)
     base = store_of(dataset).base
     base.commit(lambda parent: Commit(kind=CommitKind.EPOCH, plan_version=parent.version, epoch=7))
-    for _ in range(200):
-        with lake.hot.snapshot([NAME]) as hot:
-            if hot.tables[NAME] != first:
-                break
-        threading.Event().wait(0.02)
-    assert hot.tables[NAME] != first
+    until(lambda: table_name(lake) != first)
     assert_same(lake, dataset)
     assert fills(lake) == 1
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from siltstone import Dataset
 from siltstone.clock import SystemClock
 from siltstone.compaction.operations.commit import fold_info, job_info, prune
+from siltstone.dataset.read.merged_view import view_table
 from siltstone.dataset.snapshot import Snapshot
 from siltstone.dataset.store import Store
 from siltstone.delta.parquet import write_file
@@ -39,7 +40,7 @@ def fold_by_arrow(
     """
     store = store_of(dataset)
     snapshot = store.snapshot()
-    rows = dataset.to_arrow()
+    rows = view_table(store, snapshot)  # of this snapshot: another process may write meanwhile
     order = np.random.default_rng(7).permutation(rows.num_rows) if shuffled else _key_order(rows, dataset.key)
     rows = rows.take(pa.array(order, pa.int64()))
     cuts = np.linspace(0, rows.num_rows, files + 1).astype(int)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone import Dataset, Lake
+from siltstone.dataset.read.merged_view import view_table
 from siltstone.model.columns import BATCH_ID, PERIOD, WRITTEN_AT
 from tests.support.folds import land, stage
 from tests.support.internals import store_of
@@ -56,7 +57,7 @@ def fold_log(log: Dataset, *, with_prune: bool = True) -> None:
     store = store_of(log)
     snapshot = store.snapshot()
     parts: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
-    for row in log.to_arrow().to_pylist():
+    for row in view_table(store, snapshot).to_pylist():  # of this snapshot: another process may write meanwhile
         hour = row["at"].strftime("%Y-%m-%dT%H")
         parts.setdefault((hour, row["region"]), []).append(row | {WRITTEN_AT: None, BATCH_ID: None})
     files = tuple(

@@ -19,6 +19,7 @@ from siltstone.delta.log_replay import LogChanged
 from siltstone.errors import Conflict, Gone
 from siltstone.model.commit import Commit, CommitKind
 from tests.support import clicks, people
+from tests.support.actors import wait_for
 from tests.support.folds import fold_by_arrow, stage
 from tests.support.hot import fold_log
 from tests.support.internals import store_of
@@ -26,12 +27,16 @@ from tests.support.internals import store_of
 KEYS: Final = 50
 TOMBSTONE_EVERY: Final = 7
 ACKNOWLEDGED: Final = "acknowledged"
+ANSWERED: Final = "answered"
+COMPACTED: Final = "compacted"
 STOP: Final = "stop"
+PACE: Final = 10
+"""Steps after which the writer waits for the reader."""
 SETTINGS: Final = Settings(durable=False)
 RESIDENT_BYTES: Final = 220 * 1024 * 1024
 BLOB_BYTES: Final = 4096
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-WAIT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 60.0
 STILL_SECONDS: Final = 3.0
 MOVED_BYTES: Final = 2 * 1024 * 1024
 
@@ -82,6 +87,10 @@ def write(path: str, name: str, signals: str, steps: int) -> int:
             draft = Path(signals) / "draft"
             draft.write_text(str(number))
             draft.rename(Path(signals) / ACKNOWLEDGED)
+            if number % PACE == 0:
+                wait_for(Path(signals) / f"{ANSWERED}-{number}")
+            if number == steps // 2:
+                wait_for(Path(signals) / COMPACTED)
     return steps
 
 
@@ -95,6 +104,8 @@ def compact(path: str, name: str, signals: str) -> dict[str, int]:
                 with contextlib.suppress(Conflict, Gone, LogChanged, FileNotFoundError):
                     _compact(dataset, what)
                     done[what] += 1
+                if all(done.values()):
+                    (Path(signals) / COMPACTED).touch()
                 time.sleep(0.02)
     return done
 
@@ -134,7 +145,7 @@ def resident_bytes() -> int:
 
 
 def fill_and_evict(path: str) -> dict[str, float]:
-    """Fill some hundred megabytes and evict them. Return the system's count before, and within ten seconds after."""
+    """Fill some hundred megabytes and evict them. Return the system's count before, and after it has fallen."""
     count = RESIDENT_BYTES // BLOB_BYTES
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("blob", pa.binary())])
     with Lake.open(path, settings=SETTINGS) as lake:
@@ -160,7 +171,7 @@ def fill_and_evict(path: str) -> dict[str, float]:
 
 def _settled() -> int:
     """Wait until memory is stable for three seconds: memory that a fill used besides its rows has been freed."""
-    deadline = time.monotonic() + 3 * WAIT_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     still_since, last = time.monotonic(), resident_bytes()
     while time.monotonic() < min(deadline, still_since + STILL_SECONDS):
         time.sleep(0.1)
@@ -171,7 +182,7 @@ def _settled() -> int:
 
 
 def _fallen(below: int) -> int:
-    """Wait until memory is below a limit, at most ten seconds, and return it."""
+    """Wait until memory is below a limit, at most `WAIT_SECONDS`, and return it."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and resident_bytes() > below:
         time.sleep(0.1)

@@ -40,8 +40,18 @@ class ObjectStore:
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
     """Start a server with an empty bucket, and stop it at the end."""
+    store = _started(folder, tries=3)
+    try:
+        yield store
+    finally:
+        store.process.kill()
+        store.process.wait()
+
+
+def _started(folder: Path, *, tries: int) -> ObjectStore:
+    """Start a server. Try again on another port: another process may take the free port before the server binds it."""
     port = free_port()
-    with (folder / "server.log").open("wb") as log:
+    with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
             stdout=log,
@@ -51,10 +61,13 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     try:
         _await(port, process)
         _client(port).create_bucket(Bucket=BUCKET)
-        yield ObjectStore(port=port, process=process)
-    finally:
+    except Exception:
         process.kill()
         process.wait()
+        if tries == 1:
+            raise
+        return _started(folder, tries=tries - 1)
+    return ObjectStore(port=port, process=process)
 
 
 def _client(port: int):  # noqa: ANN202  # boto3 has no types
