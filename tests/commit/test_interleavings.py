@@ -306,7 +306,7 @@ def test_a_checkpoint_at_the_plan_itself_hides_nothing(site: Site, second: str):
 
 
 @pytest.mark.parametrize(("first", "second"), DISJOINT)
-def test_commits_on_different_files_meet_only_in_their_transactions(site: Site, first: str, second: str):
+def test_commits_on_different_files_conflict_only_in_their_transactions(site: Site, first: str, second: str):
     one, two = plan(first, site), plan(second, site)
     one(open_table(site.path))
     run_second(site, two, open_table(site.path), DISJOINT[first, second])

@@ -75,7 +75,7 @@ def test_a_sequence_that_is_neither_the_last_nor_the_next_is_refused(root: Path,
     assert people.upsert([{"id": 3}], producer="p", sequence=7).applied
 
 
-def test_a_producer_may_start_at_any_sequence_and_goes_on_by_one(root: Path):
+def test_a_producer_may_start_at_any_sequence_and_continues_by_one(root: Path):
     people = opened(root)
     assert people.upsert([{"id": 1}], producer="p", sequence=0).applied
     assert not people.upsert([{"id": 1}], producer="p", sequence=0).applied

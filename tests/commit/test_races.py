@@ -105,7 +105,7 @@ def test_a_handle_of_a_dropped_dataset_is_gone_for_every_call(lake: Lake, call: 
 
 @pytest.mark.parametrize("recreated", [False, True])
 @pytest.mark.parametrize("place", ["upsert.after_stage", "commit.before_entry", "commit.after_draft"])
-def test_a_write_that_meets_a_drop_half_way_is_gone_and_lands_nowhere(lake: Lake, place: str, *, recreated: bool):
+def test_a_write_beside_a_drop_is_gone_and_lands_nowhere(lake: Lake, place: str, *, recreated: bool):
     people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)
 
     def drop(_place: str) -> None:
@@ -135,7 +135,7 @@ def test_a_write_whose_dataset_is_dropped_before_it_is_staged_is_gone(lake: Lake
     assert looks == [1]
 
 
-def test_a_drop_waits_for_a_checkpoint_and_its_folder_does_not_come_back(lake: Lake):
+def test_a_drop_waits_for_a_checkpoint_and_its_folder_is_not_created_again(lake: Lake):
     store = store_of(lake.dataset("a.b.c"))
     dropping = threading.Thread(target=lambda: Lake.open(lake.path, settings=FAST).drop("a.b.c"))
 
@@ -151,7 +151,7 @@ def test_a_drop_waits_for_a_checkpoint_and_its_folder_does_not_come_back(lake: L
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_a_squash_that_meets_a_drop_is_gone_and_its_folder_does_not_come_back(
+def test_a_squash_beside_a_drop_is_gone_and_its_folder_is_not_created_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, recreated: bool
 ):
     people, other = lake.dataset("a.b.c"), Lake.open(lake.path, settings=FAST)

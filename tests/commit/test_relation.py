@@ -147,7 +147,7 @@ def test_a_base_that_is_older_but_not_pruned_for_is_read_with_all_its_changes(ro
     assert opened(root).upsert([{"id": 4}]).sequence == 4
 
 
-def test_a_write_that_meets_a_fold_and_a_prune_is_not_refused(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_beside_a_fold_and_a_prune_is_not_refused(root: Path, monkeypatch: pytest.MonkeyPatch):
     """The watermark is read before the commit lock; later prunes are above it, and base is read again."""
     people, other = opened(root), opened(root)
     write(people, 1, 2)

@@ -158,7 +158,7 @@ def test_the_ui_answers_on_this_machine_only(user: User):
 
 
 @pytest.mark.usefixtures("first_two")
-def test_a_damaged_state_is_repaired_and_the_server_goes_on(user: User):
+def test_a_damaged_state_is_repaired_and_the_server_continues(user: User):
     before = user.pid()
     (user.place / STATE_FILE).write_text("garbage")
     assert user.silt("sql", COUNT, "--engine", "spark").data["rows"] == [[2]]

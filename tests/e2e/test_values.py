@@ -62,7 +62,7 @@ def test_a_row_that_names_a_field_twice_is_refused(lake: Path, tmp_path: Path):
     assert "line 2" in refused.error["message"]
 
 
-def test_a_reader_that_meets_a_year_that_python_does_not_have_names_the_column(lake_path: Path, tmp_path: Path):
+def test_a_read_of_a_year_that_python_does_not_have_names_the_column(lake_path: Path, tmp_path: Path):
     with Lake.open(lake_path) as lake:
         dataset = lake.create("a.b.far", "id STRING NOT NULL, days ARRAY<DATE>", key="id")
         days = pa.array([[2_932_897]], dataset.schema.field("days").type)

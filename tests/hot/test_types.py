@@ -81,7 +81,7 @@ def rows(*, start: int = 0) -> pa.Table:
     return pa.table({"id": [f"{start + at:04d}" for at in range(len(nulls))]} | columns, schema=SCHEMA)
 
 
-def test_every_value_comes_back_as_it_was_from_base_and_from_changes(lake: Lake) -> None:
+def test_every_value_is_returned_unchanged_from_base_and_from_changes(lake: Lake) -> None:
     dataset = lake.create(NAME, SCHEMA, key="id")
     dataset.upsert(rows())
     fold_by_arrow(dataset)

@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read_stay_and_the_others_are_rolled_up(open_lake: 
     assert all((store_of(log).base.path / path).exists() for path in damaged)
 
 
-def test_a_fold_of_a_change_file_that_cannot_be_read_is_reported_and_the_other_datasets_go_on(
+def test_a_fold_of_a_change_file_that_cannot_be_read_is_reported_and_the_other_datasets_continue(
     open_lake: OpenLake,
 ) -> None:
     lake = open_lake(max_jobs=1)

@@ -186,7 +186,7 @@ def test_tombstones_of_unknown_keys_rewrite_nothing(dataset: Dataset) -> None:
 
 @both_ways
 @pytest.mark.parametrize("place", ["fold.after_plan", "fold.after_write", "fold.before_commit"])
-def test_a_fold_that_meets_a_drop_is_gone_and_leaves_no_file(dataset: Dataset, lake: Lake, place: str) -> None:
+def test_a_fold_beside_a_drop_is_gone_and_leaves_no_file(dataset: Dataset, lake: Lake, place: str) -> None:
     dataset.upsert([person(i, city="x") for i in range(10)])
     folder = dataset.path
     with arm(place, lambda _place: lake.drop(NAME)), pytest.raises(Gone):
@@ -260,7 +260,7 @@ def test_files_of_a_retried_task_do_not_count(dataset: Dataset) -> None:
     assert not list((dataset.path / "base" / "data").glob("*/0/00000-0000-0.parquet"))
 
 
-def test_many_small_files_are_taken_along(lake: Lake) -> None:
+def test_many_small_files_are_rewritten_too(lake: Lake) -> None:
     dataset = create(lake, "crm.sales.grown")
     for number in range(10):
         dataset.upsert([person(number)])

@@ -255,7 +255,7 @@ def test_load_into_a_dropped_dataset_is_gone(dataset: Dataset, lake: Lake, tmp_p
 
 
 @pytest.mark.parametrize("earlier_rows", [0, 1])
-def test_a_load_that_meets_a_drop_is_gone_and_leaves_no_file(
+def test_a_load_beside_a_drop_is_gone_and_leaves_no_file(
     dataset: Dataset, lake: Lake, tmp_path: Path, earlier_rows: int
 ) -> None:
     for number in range(earlier_rows):

@@ -78,7 +78,7 @@ def test_an_inline_fold_carries_the_epoch_and_the_name_of_its_job(lake: Lake) ->
     assert [output.rows for output in done.outputs] == [1]
 
 
-def test_one_job_that_meets_a_full_disk_does_not_stop_the_next(lake: Lake) -> None:
+def test_a_full_disk_in_one_job_does_not_stop_the_next(lake: Lake) -> None:
     names = ["web.eu.one", "web.eu.two"]
     logs = [make_log(lake, files=2, name=name) for name in names]
     once = threading.Event()
@@ -244,7 +244,7 @@ def test_change_files_from_before_and_after_a_change_of_columns_are_folded_in_on
     assert log.status().backlog_batches == 0
 
 
-def test_a_fold_that_meets_a_change_of_columns_is_refused_and_done_by_the_next_cycle(lake: Lake) -> None:
+def test_a_fold_beside_a_change_of_columns_is_refused_and_done_by_the_next_cycle(lake: Lake) -> None:
     log = make_log(lake, files=0)
     log.append([{"at": AT, "visitor": "V-1", "n": 1}])
     other = lake.dataset(str(log.name))

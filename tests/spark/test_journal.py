@@ -124,7 +124,7 @@ def died_after_its_commit(lake: Lake, kind: JobKind) -> Job:
     return job
 
 
-def test_a_purge_whose_process_died_after_its_fold_is_not_taken_for_done(lake: Lake, visits: Dataset) -> None:
+def test_a_purge_whose_process_died_after_its_fold_does_not_count_as_done(lake: Lake, visits: Dataset) -> None:
     visits.append([visit(3, "REGION-WEST")])
     change_bytes = visits.status().backlog_bytes
     job = died_after_its_commit(lake, JobKind.PURGE)

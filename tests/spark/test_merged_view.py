@@ -155,7 +155,7 @@ def test_sql_that_is_not_one_select_over_datasets_is_refused(
     assert dataset.to_arrow().num_rows == 100
 
 
-def test_reader_that_meets_a_removed_file_takes_a_new_snapshot(
+def test_a_reader_of_a_removed_file_pins_a_new_snapshot(
     lake: Lake, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset.upsert([person(1, city="changed")])

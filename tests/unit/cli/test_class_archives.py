@@ -30,7 +30,7 @@ def record(settings: Settings, kind: str) -> None:
     Path(option.partition("=")[2]).write_bytes(jvm.ARCHIVE_MAGIC)
 
 
-def test_an_archive_that_is_there_is_not_recorded_again(capsys: pytest.CaptureFixture[str]):
+def test_an_existing_archive_is_not_recorded_again(capsys: pytest.CaptureFixture[str]):
     assert missing_kinds(Settings(), JAVA) == ["connect", "classic"]
     record(Settings(), "classic")
     assert missing_kinds(Settings(), JAVA) == ["connect"]

@@ -64,7 +64,7 @@ def lake(tmp_path: Path) -> Lake:
     return opened
 
 
-def test_a_purge_that_an_alteration_overtook_goes_on_with_the_new_columns(lake: Lake) -> None:
+def test_a_purge_that_an_alteration_overtook_continues_with_the_new_columns(lake: Lake) -> None:
     compactor = Overtaken(lake, lambda dataset: dataset.alter(widen={"n": "BIGINT"}))
     report = compactor.compact(stores_of(lake)("a.b.c"), purge=True)
     assert (report.purged, report.final_rows, compactor.tries) == (True, 1, 2)

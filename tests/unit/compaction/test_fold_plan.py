@@ -34,13 +34,13 @@ def test_new_rows_alone_touch_no_large_file():
     assert touched(files(20, LARGE), new_rows=5) == []
 
 
-def test_small_files_are_taken_along_once_there_are_many_and_rows_are_added():
+def test_small_files_are_rewritten_too_once_there_are_many_and_rows_are_added():
     assert touched(files(MANY_SMALL_FILES - 1, SMALL), new_rows=1) == []
     assert touched(files(MANY_SMALL_FILES, SMALL), new_rows=1) == [file.path for file in files(MANY_SMALL_FILES, SMALL)]
     assert touched(files(MANY_SMALL_FILES, SMALL), new_rows=0) == []
 
 
-def test_large_files_stay_out_when_small_ones_are_taken_along():
+def test_large_files_are_left_out_when_small_ones_are_rewritten_too():
     mixed = files(MANY_SMALL_FILES, SMALL) + files(3, LARGE, prefix="large")
     assert touched(mixed, "large01", new_rows=1) == [*[file.path for file in files(MANY_SMALL_FILES, SMALL)], "large01"]
 

@@ -236,7 +236,7 @@ def test_only_failures_that_fewer_files_may_avoid_are_split() -> None:
 # ---- jobs as data --------------------------------------------------------------------------------------------------
 
 
-def test_a_job_becomes_json_and_comes_back_the_same() -> None:
+def test_a_job_becomes_json_and_is_read_back_the_same() -> None:
     for made in (job(), job(0, kind=JobKind.FOLD), replace(job(), epoch=None)):
         assert Job.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
@@ -343,7 +343,7 @@ def test_thirty_files_with_a_limit_of_seven_are_done_by_halving() -> None:
     assert all(one.split for one in done.failed_attempts)
 
 
-def test_halving_ends_at_its_depth_and_its_floor_and_the_other_parts_go_on() -> None:
+def test_splitting_ends_at_its_depth_and_its_floor_and_the_other_parts_continue() -> None:
     def run(given: Job) -> RollUpReport:
         if given.spec.files[0].path.endswith("/0.parquet"):
             raise Unavailable("too little memory", reason=Reason.MEMORY)
@@ -659,7 +659,7 @@ def test_a_squash_carries_the_epoch_and_the_name_of_its_job(lake: Lake) -> None:
     assert squash(lake, None).outcome == "done", "a writer's own squash knows no lease"
 
 
-def test_a_job_that_meets_an_error_of_the_disk_is_classified(lake: Lake) -> None:
+def test_an_error_of_the_disk_in_a_job_is_classified(lake: Lake) -> None:
     def full(_: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -721,7 +721,7 @@ def test_every_kind_of_job_on_spark_has_a_report_that_a_worker_can_send() -> Non
     assert set(REPORTS) == ON_SPARK
 
 
-def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
+def test_a_worker_can_return_every_error_of_ours() -> None:
     from siltstone.compaction.execution.worker_main import failed
     from siltstone.compaction.execution.worker_pool import error_from
 
@@ -736,7 +736,7 @@ def test_every_error_of_ours_can_come_back_from_a_worker() -> None:
     assert (type(full), full.reason) == (Unavailable, Reason.DISK_FULL)
 
 
-def test_the_innermost_cause_in_a_long_stack_trace_comes_back_from_a_worker() -> None:
+def test_a_worker_returns_the_innermost_cause_of_a_long_stack_trace() -> None:
     from siltstone.compaction.execution.worker_main import failed
     from siltstone.compaction.execution.worker_pool import error_from
 

@@ -409,7 +409,7 @@ def test_a_journal_that_cannot_be_read_keeps_a_cycle_from_beginning(lake: Lake, 
         assert again.dataset(NAME).squash().files_removed == files
 
 
-def test_a_dataset_that_cannot_be_read_is_reported_and_the_others_go_on(lake: Lake) -> None:
+def test_a_dataset_that_cannot_be_read_is_reported_and_the_others_continue(lake: Lake) -> None:
     broken = lake.create("shop.web.broken", "id STRING NOT NULL", key="id")
     broken.upsert([{"id": "a"}])
     entry = max((broken.path / "base" / "_delta_log").glob("*.json"))

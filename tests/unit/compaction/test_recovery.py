@@ -310,7 +310,7 @@ def test_an_owner_from_before_a_restart_of_this_machine_is_dead(lake: Lake, monk
 
 
 @pytest.mark.parametrize("installation", ["another machine", ""])
-def test_an_owner_on_another_machine_of_the_same_host_name_is_not_taken_for_dead(
+def test_an_owner_on_another_machine_of_the_same_host_name_does_not_count_as_dead(
     lake: Lake, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, installation: str
 ) -> None:
     begun_on(monkeypatch, lake, installation=installation)
@@ -387,7 +387,7 @@ def test_a_cycle_of_which_no_record_can_be_read_is_failed_after_a_day_of_silence
     assert journal_of(lake).cycles(1)[0].status is BuildStatus.FAILED
 
 
-def test_an_unreadable_journal_is_not_taken_for_an_empty_one(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
+def test_an_unreadable_journal_does_not_count_as_an_empty_one(lake: Lake, tmp_path: Path, clock: FakeClock) -> None:
     begun(lake)
     max((lake.path / "_system" / "events" / "_delta_log").glob("*.json")).write_bytes(b"")
     with opened(tmp_path, clock) as again, pytest.raises(Corruption):

@@ -45,7 +45,7 @@ def test_an_open_period_waits_and_a_closed_one_waits_for_the_age_of_the_tier():
     assert len(planned(table, now=NOW).jobs) == 1
 
 
-def test_files_of_a_compaction_are_counted_apart_and_taken_along():
+def test_files_of_a_compaction_are_counted_separately_and_rewritten():
     files = entries(OLD, 9), entries(OLD, 1, tier="hourly", prefix="c")
     assert reasons(planned(log(*files)), "hourly") == ["9 10 1"]
     (job,) = planned(log(entries(OLD, 10), files[1])).jobs

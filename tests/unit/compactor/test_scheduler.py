@@ -133,7 +133,7 @@ def test_a_cycle_that_takes_longer_than_its_cron_runs_again_once(bench: Bench):
     assert bench.ran == ["hourly", "hourly"]
 
 
-def test_a_clock_that_jumps_forwards_and_back_runs_each_task_once_and_goes_on(bench: Bench):
+def test_a_clock_that_jumps_forwards_and_back_runs_each_task_once_and_continues(bench: Bench):
     scheduler = bench.scheduler()
     scheduler.tick()
     bench.clock.jump(days=365)

@@ -359,7 +359,7 @@ def test_a_job_that_does_not_end_is_interrupted_when_the_compactor_stops(bench: 
     assert not bench.lake.compactor_status()["running"]
 
 
-def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_goes_on(bench: Bench):
+def test_a_purge_beside_the_holder_fences_its_running_jobs_and_the_next_cycle_continues(bench: Bench):
     service = bench.service(lake_of(bench.root), only=["squash"])
     service.start()
     until(lambda: service.status().holder)

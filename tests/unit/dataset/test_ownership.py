@@ -180,7 +180,9 @@ def test_a_sweep_finishes_a_removal_that_was_interrupted(lake: Lake):
 
 
 @pytest.mark.parametrize("file", [False, True])
-def test_a_folder_that_comes_back_after_an_interrupted_removal_stops_no_create_and_no_sweep(lake: Lake, *, file: bool):
+def test_a_folder_that_exists_again_after_an_interrupted_removal_stops_no_create_and_no_sweep(
+    lake: Lake, *, file: bool
+):
     def stop(_name: str) -> None:
         raise KeyboardInterrupt
 

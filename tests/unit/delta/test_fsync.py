@@ -82,7 +82,7 @@ def test_a_directory_is_known_only_after_it_was_synced(tmp_path: Path, monkeypat
     assert known == {"data", ""}
 
 
-def test_a_disk_that_refuses_is_not_taken_for_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_refuses_does_not_count_as_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make(tmp_path, "data/a")
     known: set[str] = set()
 

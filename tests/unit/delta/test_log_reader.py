@@ -322,7 +322,7 @@ def test_foreign_commits_below_a_checkpoint_are_found_by_what_we_committed_last(
         ((checkpoint(9),), True),
     ],
 )
-def test_a_table_is_there_once_it_has_a_version(tmp_path: Path, names: tuple[str, ...], *, there: bool):
+def test_a_table_exists_once_it_has_a_version(tmp_path: Path, names: tuple[str, ...], *, there: bool):
     touch(tmp_path, *names)
     assert has_versions(tmp_path) is there
     assert not has_versions(tmp_path / "nothing")

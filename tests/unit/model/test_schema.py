@@ -235,11 +235,11 @@ def struct(kind: object) -> pa.DataType:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CANONICAL if not pa.types.is_nested(kind)], ids=str)
-def test_every_simple_type_comes_back_from_its_name(kind: pa.DataType):
+def test_every_simple_type_is_parsed_from_its_name(kind: pa.DataType):
     assert struct(type_name(kind)) == kind
 
 
-def test_nested_types_come_back_from_their_json():
+def test_nested_types_are_parsed_from_their_json():
     assert struct({"type": "array", "elementType": "long", "containsNull": True}) == pa.list_(
         pa.field("element", pa.int64())
     )

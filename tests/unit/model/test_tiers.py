@@ -196,7 +196,7 @@ def test_text_that_changes_no_tier_is_refused(text: str):
         tiers_from_text(text)
 
 
-def test_a_field_that_is_there_twice_is_refused():
+def test_a_repeated_field_is_refused():
     with pytest.raises(InvalidRequest, match="min_files"):
         changes_from_text("daily.min_files=6; daily.min_files=7")
 

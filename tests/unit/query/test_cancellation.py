@@ -132,7 +132,7 @@ def test_a_stream_whose_maker_is_stuck_is_given_up():
         next(stream_from_thread(make, end=stuck.set, give_up=lambda: TimeoutError("given up")))
 
 
-def test_an_error_of_the_work_is_raised_and_the_thread_goes_on():
+def test_an_error_of_the_work_is_raised_and_the_thread_continues():
     executor = InterruptibleExecutor()
     first = executor.run(threading.get_ident, interrupt=unused, give_up=patient)
     with pytest.raises(ZeroDivisionError):

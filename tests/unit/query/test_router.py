@@ -310,7 +310,7 @@ def test_unknown_datasets_are_refused_without_spark(lake: Lake):
         lake.sql("SELECT * FROM crm.sales.nobody")
 
 
-def test_a_time_limit_ends_a_query_and_the_process_goes_on(lake: Lake):
+def test_a_time_limit_ends_a_query_and_the_process_continues(lake: Lake):
     with refused(Unavailable, Reason.TIME_LIMIT, "0.3 s"):
         lake.sql(ENDLESS, timeout=0.3)
     assert lake.sql(GROUPED).engine == "hot"
@@ -444,7 +444,7 @@ def test_an_id_that_runs_is_not_taken_twice(lake: Lake):
     running.join()
 
 
-def test_a_join_that_explodes_meets_the_limit_of_memory_and_the_process_goes_on(lake: Lake):
+def test_a_join_that_explodes_reaches_the_limit_of_memory_and_the_process_continues(lake: Lake):
     text = f"SELECT a.name AS p, b.name AS q, c.name AS r, count(*) AS n FROM {PEOPLE} a, {PEOPLE} b, {PEOPLE} c GROUP BY 1, 2, 3"
     with pytest.raises((InvalidRequest, Unavailable)) as found:
         lake.sql(text, engine="hot", timeout=20)
@@ -572,7 +572,7 @@ def test_answers_are_cached_within_their_budget(lake_path: Path, lake: Lake):
         assert not other.sql(GROUPED).cached
 
 
-def test_special_doubles_come_back_as_they_are(lake: Lake):
+def test_special_doubles_are_returned_unchanged(lake: Lake):
     numbers = lake.create("crm.sales.numbers", "id BIGINT NOT NULL, d DOUBLE", key="id")
     numbers.upsert([{"id": 0, "d": -0.0}, {"id": 1, "d": math.nan}, {"id": 2, "d": math.inf}, {"id": 3, "d": None}])
     found = [row[0] for row in lake.sql("SELECT d FROM crm.sales.numbers ORDER BY id").rows]

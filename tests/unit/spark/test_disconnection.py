@@ -92,7 +92,7 @@ def test_memory_errors_of_spark_are_recognised(text: str):
         "[UNRESOLVED_COLUMN.WITHOUT_SUGGESTION] A column with name `OutOfMemoryError` cannot be resolved.",
     ],
 )
-def test_data_with_the_text_of_a_memory_error_is_not_taken_for_an_error_of_spark(text: str):
+def test_data_with_the_text_of_a_memory_error_is_not_classified_as_an_error_of_spark(text: str):
     assert not says_out_of_memory(text)
 
 
@@ -104,7 +104,7 @@ def test_the_exit_code_of_a_child_is_read_without_taking_it_away():
     assert ended_with(child.pid) is None
 
 
-def test_a_child_that_was_killed_is_not_taken_for_one_that_exited_with_that_code():
+def test_a_child_that_was_killed_is_not_classified_as_one_that_exited_with_that_code():
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         child.kill()
         while ended_with(child.pid) is None:

@@ -43,7 +43,7 @@ def test_an_error_of_the_query_is_reported_without_codes():
     assert error_line(RuntimeError(text)) == "Division by zero. Use `try_divide`."
 
 
-def test_a_value_in_brackets_is_not_taken_for_a_code():
+def test_a_value_in_brackets_is_not_read_as_a_code():
     text = "[CAST_INVALID_INPUT] The value '[ABC]' cannot be cast. SQLSTATE: 22018"
     assert error_line(RuntimeError(text)) == "The value '[ABC]' cannot be cast."
 

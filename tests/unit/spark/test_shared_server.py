@@ -369,7 +369,7 @@ def test_a_client_never_reads_half_a_record_of_an_ended_server(place: Path, monk
     assert seen == [True]
 
 
-def test_a_server_whose_interrupted_query_has_ended_or_is_not_its_own_goes_on(place: Path):
+def test_a_server_whose_interrupted_query_has_ended_or_is_not_its_own_continues(place: Path):
     server = FakeServer(threads='"SparkConnectExecuteThread_opId=b1" daemon')
     reports = [lambda: suspect(place, "a1"), lambda: suspect(place, "b1", port=2), lambda: suspect(place, "c1")]
     assert not watch(place, server, Ticking(*reports, lambda: None, server.end), role=ServerRole.QUERIES)
