@@ -40,6 +40,7 @@ from tests.support.tables import FAST, append, ids, make_table, open_table
 Damage = Callable[[Path], object]
 
 APPENDS = 5
+FAR = 10**18
 FEW_ENTRIES = Retention(hours=100, max_entries=1)
 
 
@@ -61,6 +62,11 @@ def cut_lines(file: Path, left: int) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     assert len(lines) > left
     file.write_bytes(b"".join(lines[:left]))
+
+
+def link_to_nothing(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("/no/such/disk/entry.json")
 
 
 def flip(file: Path, text: bytes) -> None:
@@ -161,6 +167,10 @@ BROKEN: dict[str, Damage] = {
     "a first entry with another type": lambda p: flip(entry(p, 0), b'\\"type\\":\\"'),
     "a last entry of zeroes": lambda p: entry(p, 5).write_bytes(bytes(512)),
     "a missing entry in the middle": lose_entries(3),
+    "the newest entry as a link to nothing": lambda p: link_to_nothing(entry(p, 5)),
+    "an entry in the middle as a link to nothing": lambda p: link_to_nothing(entry(p, 3)),
+    "an entry of a version far above the others": lambda p: entry(p, FAR).write_text("{}\n"),
+    "an entry of a version far above a checkpoint": with_checkpoint(lambda p: entry(p, FAR).write_text("{}\n")),
     "a missing first entry": lose_entries(0),
     "an empty entry above a checkpoint": with_cleaned_checkpoint(lambda p: entry(p, 6).write_bytes(b"")),
     "a cut checkpoint whose entries were cleaned": with_cleaned_checkpoint(lambda p: cut(checkpoint(p), 100)),
@@ -173,7 +183,7 @@ BROKEN: dict[str, Damage] = {
 
 def listing(path: Path) -> dict[str, bytes]:
     """Return the log files with their bytes, and the names of all data files."""
-    log = {item.name: item.read_bytes() for item in (path / LOG).iterdir()}
+    log = {item.name: item.read_bytes() if item.exists() else b"a link to nothing" for item in (path / LOG).iterdir()}
     return log | {item.name: b"" for item in (path / "data").iterdir()}
 
 
@@ -297,6 +307,12 @@ def test_no_checkpoint_is_written_over_a_broken_log(path: Path, damage: str):
     before = listing(path)
     assert try_checkpoint_and_clean(path, retention=Retention(hours=0), durable=False, clock=SystemClock()) is not None
     assert listing(path) == before
+
+
+def test_a_damaged_log_is_corruption_for_a_checkpoint_too(path: Path):
+    cut(entry(path, 1), 40)
+    with refuses(Corruption, Reason.DAMAGED_FILE, entry_name(1)):
+        write_checkpoint(path, durable=False)
 
 
 def test_a_plan_across_a_missing_entry_is_corruption_not_conflict(path: Path):

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from siltstone.clock import SystemClock
 from siltstone.dataset.dataset import Dataset
 from siltstone.dataset.table_repair import damage_of, repair
-from siltstone.delta.checkpoints import Retention, checkpoint_and_clean
+from siltstone.delta import log_reader
+from siltstone.delta.checkpoints import Retention, checkpoint_and_clean, forget_history, write_checkpoint
 from siltstone.delta.layout import LOG, entry_name
+from siltstone.delta.log_reader import LogEntry
 from siltstone.errors import Conflict, Corruption, Reason
 from siltstone.failpoints import arm
 from siltstone.lake import Lake
@@ -194,6 +196,37 @@ def test_history_names_the_commit_and_its_repair(root: Path):
     repair(parts_of(people).store)
     entries = [(entry.operation, entry.foreign) for entry in people.history() if entry.table == "base"]
     assert entries[:2] == [("repair", False), ("DELETE", True)]
+
+
+@pytest.mark.parametrize("timestamp", [10**17, -(10**17), 253_402_300_800_000])
+def test_history_shows_a_foreign_commit_with_a_time_that_no_calendar_has(root: Path, timestamp: int):
+    people = opened(root)
+    lines = [{"commitInfo": {"timestamp": timestamp, "operation": "DELETE"}}, {"metaData": {}}]
+    entry = people.path / "base" / LOG / entry_name(DeltaTable(people.path / "base").version() + 1)
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [newest] = [entry for entry in people.history() if entry.foreign]
+    assert (newest.operation, newest.at[:2]) == ("DELETE", "20")
+
+
+def test_a_log_that_is_cleaned_while_its_repair_is_read_is_listed_again(root: Path, monkeypatch: pytest.MonkeyPatch):
+    people = opened(root)
+    store = parts_of(people).store
+    delete_rows(store.base.path)
+    repair(store)
+    store.base.set_properties({"siltstone.test": "x"})
+    real = log_reader.entries_between
+    cleaned: list[Path] = []
+
+    def beside_a_purge(table: Path, *, after: int, until: int) -> Iterator[LogEntry]:
+        if not cleaned:
+            cleaned.append(table)
+            write_checkpoint(table, durable=False)
+            forget_history(table)
+        return real(table, after=after, until=until)
+
+    monkeypatch.setattr(log_reader, "entries_between", beside_a_purge)
+    assert rows(opened(root)) == TRUTH
+    assert cleaned == [store.base.path]
 
 
 def test_a_foreign_commit_whose_files_were_deleted_cannot_be_undone(root: Path):

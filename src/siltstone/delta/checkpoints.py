@@ -37,7 +37,7 @@ from siltstone.delta.log_reader import (
     list_log,
     since_own,
 )
-from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable
+from siltstone.errors import Corruption, Reason, SiltstoneError, Unavailable, first_line
 from siltstone.failpoints import reach
 from siltstone.host.system_errors import is_panic
 
@@ -100,7 +100,9 @@ def _create_checkpoint(table: Path) -> DeltaTable:
             raise Unavailable(f"{table}: a checkpoint cannot be written ({error}). Try again.") from error
         else:
             return handle
-    raise Unavailable(f"{table}: a checkpoint cannot be written ({failure}). Try again.") from failure
+    check_entries(table)  # a damaged log fails each time
+    why = first_line(failure) if failure else ""
+    raise Unavailable(f"{table}: a checkpoint cannot be written ({why}). Try again.") from failure
 
 
 def open_listed(path: Path) -> DeltaTable:
@@ -108,8 +110,10 @@ def open_listed(path: Path) -> DeltaTable:
 
     Reading a directory is not atomic. Beside a busy writer, delta-rs misses entries below the newest one that it reads,
     in a long log nearly always. It reads all entries up to a version if they existed before.
+    Corruption if an entry is missing.
     """
     listing = list_log(path)
+    listing.check_complete(path)  # delta-rs looks for each missing entry, also for 10**18 of them
     newest = max((*listing.entries, listing.newest_checkpoint))
     return DeltaTable(path, version=newest if newest >= 0 else None)
 
@@ -168,7 +172,7 @@ def heal_checkpoint(table: Path) -> bool:
             return _delete_broken(table)
     # A pointer to a missing checkpoint is deleted if the entries reach back to an existing one or to version 0.
     newest = max(listing.entries, default=-1)
-    dangles = is_hinted and newest >= 0 and not _missing(listing, listing.newest_checkpoint, newest=newest)
+    dangles = is_hinted and newest >= 0 and _first_missing(listing, listing.newest_checkpoint, newest=newest) is None
     if dangles:
         hint.unlink(missing_ok=True)
     return dangles
@@ -180,9 +184,10 @@ def _delete_broken(table: Path) -> bool:
     if not broken:
         return False
     sound = max((v for v in listing.checkpoints if v not in broken), default=-1)
-    if missing := _missing(listing, sound, newest=max(*broken, *listing.entries, -1)):
+    missing = _first_missing(listing, sound, newest=max(*broken, *listing.entries, -1))
+    if missing is not None:
         raise Corruption(
-            f"A checkpoint of {table} is unreadable and log entry {entry_name(missing[0])} was cleaned. "
+            f"A checkpoint of {table} is unreadable and log entry {entry_name(missing)} was cleaned. "
             "Restore the checkpoint from a copy.",
             reason=Reason.DAMAGED_FILE,
         )
@@ -213,9 +218,10 @@ def _is_sound(table: Path, listing: LogListing, version: int) -> bool:
         return False
 
 
-def _missing(listing: LogListing, checkpoint: int, *, newest: int) -> list[int]:
-    """Return the missing entries between a checkpoint and the newest version."""
-    return sorted(set(range(checkpoint + 1, newest + 1)) - set(listing.entries))
+def _first_missing(listing: LogListing, checkpoint: int, *, newest: int) -> int | None:
+    """Return the first version between a checkpoint and the newest version that has no entry; None if all have one."""
+    existing = set(listing.entries)
+    return next((version for version in range(checkpoint + 1, newest + 1) if version not in existing), None)
 
 
 def try_checkpoint_and_clean(table: Path, *, retention: Retention, durable: bool, clock: Clock) -> str | None:

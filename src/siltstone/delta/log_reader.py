@@ -46,6 +46,9 @@ _PASSIVE: Final = frozenset({"commitInfo", "txn"})
 """Actions that change neither rows nor metadata. A vacuum by another program writes only these."""
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b.*\.parquet\Z")
 
+MAX_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999. Other programs may write a time in another unit."""
+
 Mark = tuple[int, ...]
 """Size, modification time and inode of a file, which identify its state. Empty if the file does not exist."""
 
@@ -106,7 +109,9 @@ class LogEntry:
     def at_ms(self) -> int:
         """Time of the commit in milliseconds, by the writer's clock or, if it recorded none, by the file's time."""
         timestamp = self.info.get("timestamp")
-        return timestamp if isinstance(timestamp, int) else self.mark[1] // NS_PER_MS if self.mark else 0
+        if isinstance(timestamp, int) and 0 <= timestamp <= MAX_MS:
+            return timestamp
+        return self.mark[1] // NS_PER_MS if self.mark else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,12 +452,27 @@ def check_entries(table: Path) -> None:
     """Refuse a log unless all entries after the newest checkpoint exist, are complete and are Siltstone's.
 
     delta-rs reads an empty entry as an empty commit. A table opened that way would assign a sequence twice.
+
+    Raises:
+        Corruption: the log is damaged, or another program has changed the table.
+        FileNotFoundError: the log was cleaned while it was checked, each time.
     """
-    for _ in range(LISTING_TRIES):
+    for _ in range(LISTING_TRIES - 1):
         listing = list_log(table)
-        with suppress(FileNotFoundError):  # cleaned below a newer checkpoint after it was listed
+        with suppress(FileNotFoundError, LookupError):  # cleaned below a newer checkpoint after it was listed
             return _check_listed(table, listing)
-    return None
+    try:
+        return _check_listed(table, list_log(table))
+    except LookupError as error:
+        raise FileNotFoundError(f"Log entries of {table} were cleaned while they were checked.") from error
+    except FileNotFoundError as error:
+        if error.filename and Path(error.filename).is_symlink():
+            raise Corruption(
+                f"Log entry {error.filename} is a link to a file that does not exist. Mount its disk, or restore it from a copy.",
+                reason=Reason.MISSING_FILE,
+                paths=[error.filename],
+            ) from error
+        raise
 
 
 def _check_listed(table: Path, listing: LogListing) -> None:
