@@ -72,6 +72,8 @@ READ_THREADS: Final = 4
 """Threads that read the registry's files, one file for each dataset."""
 MOST_COMPARED: Final = 10_000
 """Most names that a missing name is compared with, to bound the time of an error."""
+MOST_COMPARED_PAIRS: Final = 10_000_000
+"""Most pairs of characters that are compared: a comparison takes time by the square of a name's length."""
 MOST_SIMILAR: Final = 10
 """Most similar names that are looked up, because some of them may be dropped or damaged."""
 FOLDER_TRIES: Final = 100
@@ -166,11 +168,15 @@ class Registry:
 
     def _similar(self, name: DatasetName) -> DatasetName | None:
         """Return the live dataset whose name is most like this one, if one is. Rows that cannot be read are left out."""
+        text = str(name)
         names: list[str] = []
         with contextlib.suppress(SiltstoneError, OSError):
-            names = [file.partition["name"] or "" for file in self._table.pin().files[:MOST_COMPARED]]
-        for near in difflib.get_close_matches(str(name), names, n=MOST_SIMILAR):
-            with contextlib.suppress(SiltstoneError, OSError, KeyError, ValueError):
+            names = [file.partition["name"] or "" for file in self._table.pin().files]
+        schema = text.rpartition(".")[0]
+        names.sort(key=lambda other: other.rpartition(".")[0] != schema)
+        most = min(MOST_COMPARED, MOST_COMPARED_PAIRS // len(text) ** 2)
+        for near in difflib.get_close_matches(text, names[:most], n=MOST_SIMILAR):
+            with contextlib.suppress(SiltstoneError, OSError):
                 row = self._lookup(DatasetName.parse(near))
                 if row is not None and row.is_live:
                     return row.name
@@ -244,20 +250,25 @@ class Registry:
             raise read_failure(path, error) from error
         except IndexError as error:
             raise Corruption(f"The registry's file {path} has no row. Restore it from a copy.") from error
-        if not INCARNATION.match(row["incarnation"]):
-            raise Corruption(
-                f"The registry's file {path} names the folder {row['incarnation']!r}, which is not a valid incarnation. "
-                "Restore it from a copy that you trust."
+        try:
+            if not INCARNATION.match(row["incarnation"]):
+                raise Corruption(
+                    f"The registry's file {path} names the folder {row['incarnation']!r}, which is not a valid incarnation. "
+                    "Restore it from a copy that you trust."
+                )
+            return Registration(
+                name=DatasetName.parse(file.partition["name"] or ""),
+                n=row["n"],
+                incarnation=row["incarnation"],
+                state=row["state"],
+                spec=Spec.from_json(row["spec"]),
+                schema=pa.ipc.read_schema(pa.py_buffer(row["schema"])),
+                at=row["at"],
             )
-        return Registration(
-            name=DatasetName.parse(file.partition["name"] or ""),
-            n=row["n"],
-            incarnation=row["incarnation"],
-            state=row["state"],
-            spec=Spec.from_json(row["spec"]),
-            schema=pa.ipc.read_schema(pa.py_buffer(row["schema"])),
-            at=row["at"],
-        )
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+            raise Corruption(
+                f"The registry's file {path} is not a valid row ({error!r}). Restore it from a copy."
+            ) from error
 
     def store(self, row: Registration) -> Store:
         """Return the storage behind a registration."""

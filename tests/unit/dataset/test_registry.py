@@ -1,6 +1,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from siltstone.dataset.dataset_folder import Marker, write_marker
@@ -210,6 +213,35 @@ def test_a_registry_file_that_cannot_be_read_is_corruption(lake: Lake, content: 
     registry_files(lake)[0].write_bytes(content)
     with refused(Corruption, Reason.DAMAGED_FILE, registry_files(lake)[0].name):
         Lake.open(lake.path, settings=FAST).dataset("a.b.c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"incarnation": None},
+        {"schema": None},
+        {"schema": b"no schema"},
+        {"spec": None},
+        {"spec": "null"},
+        {"spec": "[]"},
+        {"spec": "no JSON"},
+        {"n": None, "spec": "{}"},
+    ],
+    ids=str,
+)
+def test_a_registry_row_that_is_not_valid_is_corruption_and_not_suggested(lake: Lake, change: dict[str, Any]):
+    lake.create("crm.sales.people", SCHEMA, key="id")
+    file = registry_files(lake)[0]
+    rows = pq.ParquetFile(file).read()
+    schema = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])
+    pq.write_table(pa.Table.from_pylist([rows.to_pylist()[0] | change], schema=schema), file)
+    other = Lake.open(lake.path, settings=FAST)
+    with pytest.raises(Corruption, match=file.name):
+        other.dataset("crm.sales.people")
+    with pytest.raises(Corruption, match=file.name):
+        other.names()
+    with pytest.raises(NotFound, match=r"\bcrm\.sales\.poeple\b"):
+        other.dataset("crm.sales.poeple")
 
 
 def test_a_missing_name_is_not_found_beside_a_damaged_similar_one(lake: Lake):
