@@ -7,6 +7,7 @@ other, too. Closing the handle releases it.
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from siltstone.clock import Clock
@@ -62,6 +63,18 @@ def is_locked(path: str | Path, *, shared: bool = False) -> bool:
 
     A missing file is not locked. A link counts as locked: it is not our file, and its target is left alone.
     """
+    return _examine(path, lambda handle: not try_lock(handle, shared=shared))
+
+
+def is_shared(path: str | Path) -> bool:
+    """Return whether another handle holds a shared lock. Files are treated as by `is_locked`.
+
+    The shared lock that this acquires first keeps an exclusive one away, which would look like a shared one.
+    """
+    return _examine(path, lambda handle: try_lock(handle, shared=True) and not try_lock(handle))
+
+
+def _examine(path: str | Path, is_locked_by_another: Callable[[int], bool]) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -71,7 +84,7 @@ def is_locked(path: str | Path, *, shared: bool = False) -> bool:
             return True
         raise
     try:
-        return not try_lock(handle, shared=shared)
+        return is_locked_by_another(handle)
     finally:
         os.close(handle)
 

@@ -56,7 +56,7 @@ from typing import Any, Final
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Settings
 from siltstone.errors import Conflict, Reason, Unavailable
-from siltstone.host.file_lock import is_locked, open_locked
+from siltstone.host.file_lock import is_locked, is_shared, open_locked
 from siltstone.host.fork_safety import close
 from siltstone.host.private_folders import OTHERS, private_folder
 from siltstone.host.user_cache import cache_folder
@@ -227,8 +227,7 @@ class SharedSpark:
 
     def in_use(self) -> bool:
         """Return whether a client uses the server: it has a shared lock. The daemon has an exclusive one for moments."""
-        clients = self.folder / CLIENTS_LOCK
-        return is_locked(clients) and not is_locked(clients, shared=True)
+        return is_shared(self.folder / CLIENTS_LOCK)
 
     def join(self, *, ui: bool = False) -> SharedServerHandle:
         """Return a handle of the server, and start it if it does not run. `ui` requests a server with Spark's UI.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.clock import SystemClock
-from siltstone.host.file_lock import is_locked, lock, lock_within, open_locked, try_lock, unlock
+from siltstone.host.file_lock import is_locked, is_shared, lock, lock_within, open_locked, try_lock, unlock
 from siltstone.host.fork_safety import close
 
 
@@ -29,8 +29,10 @@ def test_an_exclusive_lock_excludes_every_other_handle(path: Path, handles: tupl
     assert not try_lock(second, shared=True)
     assert is_locked(path)
     assert is_locked(path, shared=True)
+    assert not is_shared(path)
     unlock(first)
     assert not is_locked(path)
+    assert not is_shared(path)
     assert try_lock(second)
 
 
@@ -39,6 +41,7 @@ def test_shared_locks_exclude_only_exclusive_ones(path: Path, handles: tuple[int
     lock(first, shared=True)
     assert try_lock(second, shared=True)
     assert is_locked(path)
+    assert is_shared(path)
     assert not is_locked(path, shared=True)
 
 
