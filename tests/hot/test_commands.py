@@ -16,7 +16,7 @@ from siltstone.config import Role
 from siltstone.coordination.host_identity import machine, process_space
 from siltstone.delta.layout import Layout
 from siltstone.query.hot import NotResident
-from siltstone.query.hot.directives import DirectiveStore
+from siltstone.query.hot.directives import CacheDirective, DirectiveStore
 from tests.e2e.silt import silt
 from tests.support.hot import ask
 from tests.support.internals import clock_of
@@ -39,11 +39,11 @@ def dataset(lake: Lake) -> Dataset:
 
 
 def until(true: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(3000):
         if true():
             return
         threading.Event().wait(0.02)
-    raise AssertionError("it did not come to be")
+    raise AssertionError("not true in time")
 
 
 def is_answered_hot(lake: Lake) -> bool:
@@ -79,6 +79,34 @@ def test_a_warming_is_measured_and_done_by_processes_that_run_only(lake: Lake) -
     with Lake.open(lake.path, settings=SETTINGS) as later:
         for _ in range(3):
             assert not is_answered_hot(later)
+
+
+@pytest.mark.usefixtures("dataset")
+def test_an_eviction_beside_the_first_look_at_directives_is_followed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, looking, go_on = DirectiveStore.readable, threading.Event(), threading.Event()
+
+    def slow(directives: DirectiveStore) -> list[CacheDirective]:
+        read = real(directives)
+        if not looking.is_set():
+            looking.set()
+            assert go_on.wait(60)
+        return read
+
+    lake.cache_directives.pin(NAME)
+    monkeypatch.setattr(DirectiveStore, "readable", slow)
+    first = threading.Thread(target=is_answered_hot, args=(lake,))
+    first.start()
+    assert looking.wait(60)
+    lake.cache_directives.evict(NAME)
+    second = threading.Thread(target=is_answered_hot, args=(lake,))
+    second.start()
+    second.join(0.5)
+    go_on.set()
+    first.join()
+    second.join()
+    until(lambda: not is_answered_hot(lake) and not lake.hot.stats().entries[0].pinned)
 
 
 @pytest.mark.usefixtures("dataset")

@@ -16,6 +16,7 @@ run at the time of the request. These files contain no user values. A crash leav
 import contextlib
 import os
 import socket
+import threading
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from siltstone.coordination.host_identity import installation, machine, process_
 from siltstone.coordination.state_files import StateFiles
 from siltstone.delta.layout import Layout
 from siltstone.delta.log_reader import Mark, file_mark
-from siltstone.errors import SiltstoneError
+from siltstone.errors import SiltstoneError, Unavailable
 from siltstone.model.roles import check_may_compact, may_compact
 from siltstone.query.hot.fill_queue import Filler
 from siltstone.query.hot.residents import Residents
@@ -81,11 +82,12 @@ class DirectiveStore:
         return [self.of(name) for name in names]
 
     def readable(self) -> list[CacheDirective]:
-        """Return all readable directives; skip damaged files."""
+        """Return all readable directives; skip damaged files, or all if the folder cannot be read."""
         directives = []
-        for path in _files(self._directives.folder):
-            with contextlib.suppress(SiltstoneError):
-                directives.append(self.of(path.name.removesuffix(SUFFIX)))
+        with contextlib.suppress(SiltstoneError):
+            for path in _files(self._directives.folder):
+                with contextlib.suppress(SiltstoneError):
+                    directives.append(self.of(path.name.removesuffix(SUFFIX)))
         return directives
 
     def of(self, name: str) -> CacheDirective:
@@ -153,6 +155,8 @@ def _files(folder: Path) -> list[Path]:
         return [path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise Unavailable(f"{folder} cannot be read ({error}). Check the disk and its permissions.") from error
 
 
 def _is_dead(status: dict[str, Any], now: datetime) -> bool:
@@ -183,6 +187,7 @@ class DirectiveFollower:
         self._clock = clock
         self._process = clock.new_id()
         self._mark: Mark | None = None
+        self._mutex = threading.Lock()
         self._done: dict[str, CacheDirective] = {}
         self._published_seconds = -STATUS_SECONDS
 
@@ -190,9 +195,10 @@ class DirectiveFollower:
         """Schedule new directives, and the status if it is due. This is quick if there are none."""
         mark = self._directives.mark()
         if mark != self._mark:
-            first, self._mark = self._mark is None, mark
-            directives = self._directives.readable() if first else None  # a warming from now on is followed
-            self._residents.run_later(lambda: self._follow(directives))
+            with self._mutex:  # the first look is queued before every later one
+                first, self._mark = self._mark is None, mark
+                directives = self._directives.readable() if first else None  # a warming from now on is followed
+                self._residents.run_later(lambda: self._follow(directives))
         now = self._clock.monotonic_seconds()
         if now - self._published_seconds >= STATUS_SECONDS:
             self._published_seconds = now
