@@ -251,7 +251,9 @@ class Settings:
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> "Settings":
         """Return the settings of another process as they are. Unlike `load`, this checks no ranges."""
-        return cls(**{**data, "role": Role(data["role"]), "jobs": JobPlace(data["jobs"])})
+        kinds = {f.name: type(f.default) for f in fields(cls) if isinstance(f.default, StrEnum)}
+        values: dict[str, Any] = {name: kinds[name](value) if name in kinds else value for name, value in data.items()}
+        return cls(**values)
 
     @classmethod
     def load(
