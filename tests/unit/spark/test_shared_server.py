@@ -224,14 +224,17 @@ def test_of_two_daemons_one_serves(place: Path):
 
 
 def test_a_server_in_use_is_not_stopped_unless_forced(place: Path):
-    held = [open_locked(place / name) for name in (DAEMON_LOCK, CLIENTS_LOCK)]
+    daemon, client = open_locked(place / DAEMON_LOCK), open_locked(place / CLIENTS_LOCK, shared=True)
     shared = SharedSpark(Settings(), folder=place)
     assert shared.in_use()
     with pytest.raises(Conflict, match="--force"):
         shared.stop()
-    for handle in held:
-        os.close(handle)
+    os.close(client)
     assert not shared.in_use()
+    of_daemon = open_locked(place / CLIENTS_LOCK)
+    assert not shared.in_use(), "the daemon holds it exclusively while there is no client"
+    os.close(of_daemon)
+    os.close(daemon)
 
 
 DEAF_DAEMON = """
