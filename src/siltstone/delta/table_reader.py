@@ -90,6 +90,7 @@ class TableReader:
     def __init__(self, path: Path, *, clock: Clock, label: str, must_exist: bool = False) -> None:
         """Open the table on first use, not here. With `must_exist` a missing table is Gone instead of NotFound."""
         self.path = path
+        self._log = path / LOG
         self.label = label
         self._clock = clock
         self._must_exist = must_exist
@@ -121,7 +122,7 @@ class TableReader:
         Raises:
             LogChanged: the log no longer reaches back to that version.
         """
-        with late_reads(), log_errors(self.path / LOG):
+        with late_reads(), log_errors(self._log):
             opened = DeltaTable(self.path, version=version)
             try:
                 check_checkpoint(self.path, list_log(self.path), until=version)
@@ -166,7 +167,7 @@ class TableReader:
     def _retried(self, read: Callable[[], T]) -> T:
         """Read the log, and read it again if it was cleaned meanwhile."""
         for _ in range(OPEN_TRIES):
-            with contextlib.suppress(LogChanged, FileNotFoundError), log_errors(self.path / LOG):
+            with contextlib.suppress(LogChanged, FileNotFoundError), log_errors(self._log):
                 return read()
         if self._must_exist or self._id is not None:
             self.check_there()
@@ -222,7 +223,7 @@ class TableReader:
     def _trusted(self) -> Iterator[None]:
         """Use the followed state. On LogChanged discard it, so that the next refresh opens the table again."""
         try:
-            with log_errors(self.path / LOG):
+            with log_errors(self._log):
                 yield
         except LogChanged:
             self._followed = None
@@ -230,7 +231,7 @@ class TableReader:
 
     def _refresh(self) -> int:
         """Read up to the newest version and return that version."""
-        with log_errors(self.path / LOG):
+        with log_errors(self._log):
             # first, because a commit checks whether it has changed since
             hint = file_mark(in_log(self.path, LAST_CHECKPOINT))
             if not self._follow(hint):
