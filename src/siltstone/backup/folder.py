@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,9 @@ FOLDERS: Final = ("files", "backups", "drafts")
 CHUNK_BYTES: Final = 1024 * 1024
 _MANIFEST: Final = re.compile(r"(?P<number>\d{8})-(?P<id>[0-9a-f]{32})\.ndjson\Z")
 _POOLED: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+ShowText = Callable[[str], None]
+"""A function that shows the progress of a backup or a restore."""
 
 
 class BackupFolder:

@@ -22,11 +22,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from siltstone.backup.folder import BackupFolder, copy_hashed, id_of
+from siltstone.backup.folder import BackupFolder, ShowText, copy_hashed, id_of
 from siltstone.backup.manifest import Manifest
 from siltstone.backup.verify import make_registry, verify
 from siltstone.clock import Clock
@@ -48,8 +47,6 @@ from siltstone.model.reports import RestoreReport
 FENCE_STEP: Final = 1_000_000
 """Step added to epochs and content versions: more than a lake can have used between the backup and the restore."""
 _SIDE: Final = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{32})\.(restore|live)\Z")
-
-ShowText = Callable[[str], None]
 
 
 class Restore:

@@ -26,13 +26,13 @@ reused.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from siltstone.backup.folder import BackupFolder, hash_of
+from siltstone.backup.folder import BackupFolder, ShowText, hash_of
 from siltstone.backup.manifest import BackedDataset, BackedFile, Manifest
 from siltstone.backup.verify import damage, is_always_hashed, verify
 from siltstone.clock import Clock, utc_text
@@ -60,8 +60,6 @@ COPY_TRIES: Final = 20
 """Rounds of copying one table. Each further round needs files that were deleted since they were pinned."""
 SETTLE_TRIES: Final = 100
 """Rounds until the registry names exactly the copied datasets. Each further round needs a create or a drop."""
-
-ShowText = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
